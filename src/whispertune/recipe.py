@@ -1,0 +1,269 @@
+"""The Recipe: every knob once, with its unit, default and reason.
+
+The command line's `--set section.key=value`, the TOML template and docs/recipe.md all come from here.
+`None` as a default means that the plan chooses; the plan says what it chose and why.
+"""
+
+import difflib
+import tomllib
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from whispertune.errors import UsageError
+
+Method = Literal["full", "decoder", "lora"]
+Goal = Literal["wer", "cer"]
+TextStyle = Literal["keep", "sentence", "base"]
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class ModelSection(_Section):
+    """Which model is tuned, and what it is told to do."""
+
+    name: str = Field("", description="MODEL: a size, a Hub id, a folder, a .pt file or a run.")
+    language: str | None = Field(
+        None,
+        description="Whisper language code, such as cs. A clip's own language column comes first. "
+        "Required for multilingual models when there is no such column; not used by .en models.",
+    )
+    task: Literal["transcribe", "translate"] = Field("transcribe", description="What the texts are.")
+
+
+class DataSection(_Section):
+    """What it is tuned on."""
+
+    corpus: str = Field("", description="Corpus folder, or any source that import reads.")
+    guards: tuple[str, ...] = Field((), description="Corpora on which it must not get worse.")
+    text_style: TextStyle | None = Field(
+        None,
+        description="keep the labels, make them sentence case, or copy case and punctuation from the base "
+        "model where the words agree. Unset: base when nearly all labels lack case or punctuation (they "
+        "would teach the model to shout), else keep.",
+    )
+
+
+class TrainSection(_Section):
+    """How it is tuned."""
+
+    method: Method = Field("full", description="Which parameters train: all, the decoder's, or LoRA's.")
+    passes: float = Field(
+        3.0, gt=0, description="Length in passes over the audio; packed, three take most of the gain."
+    )
+    steps: int | None = Field(None, ge=1, description="Length in updates; overrides passes.")
+    learning_rate: float | None = Field(
+        None, gt=0, description="Peak, 1/update. Unset: by model size and method; see plan."
+    )
+    warmup: float = Field(
+        0.1, ge=0, le=1, description="Share of the updates in which the rate rises from 0; then it falls to 0."
+    )
+    weight_decay: float = Field(
+        0.0, ge=0, description="1/update. 0 as in OpenAI's own fine-tuning; few passes need none."
+    )
+    clip_norm: float = Field(1.0, gt=0, description="Gradients of a larger norm are scaled down to it.")
+    speech_per_step_s: float | None = Field(
+        None,
+        gt=0,
+        description="Seconds of speech an update; packing does not change it. Unset: 1/100 of all the "
+        "speech heard, between 60 and 240.",
+    )
+    micro_batch: int | None = Field(
+        None, ge=1, description="Windows computed at once; the loss does not depend on it. Unset: plan."
+    )
+    lora_rank: int = Field(16, ge=1, description="Rank of LoRA's updates.")
+    lora_alpha: float = Field(32.0, gt=0, description="LoRA's scale times its rank; twice the rank is usual.")
+    lora_dropout: float = Field(0.0, ge=0, lt=1, description="Share of LoRA's inputs dropped.")
+    eval_every: int | None = Field(
+        None, ge=1, description="Updates between dev evaluations. Unset: about four a pass."
+    )
+    save_every: int | None = Field(
+        None, ge=1, description="Updates between checkpoints. Unset: at each dev evaluation."
+    )
+    save_minutes: float = Field(5.0, gt=0, description="Minutes after which a checkpoint is due anyway.")
+    early_stop: int = Field(
+        8, ge=0, description="Dev evaluations without a better one after which training stops; 0 never."
+    )
+    max_minutes: float | None = Field(None, gt=0, description="Minutes after which training saves and ends.")
+    seed: int = Field(1, ge=0, description="Order of the data, and every random number.")
+
+
+class WindowsSection(_Section):
+    """How clips become the 30 s windows that Whisper hears. Shares are of windows."""
+
+    join_silence_s: float = Field(0.2, ge=0, le=2, description="Silence between different recordings, seconds.")
+    unpacked: float = Field(
+        0.1, ge=0, le=1, description="Share with one clip alone, as short clips are transcribed in use."
+    )
+    timestamps: float = Field(
+        0.2, ge=0, le=1, description="Share with time tokens. Over 0.5 hurts the text (Distil-Whisper: 0.2)."
+    )
+    prompt: float = Field(
+        0.1,
+        ge=0,
+        le=1,
+        description="Share with a prompt: the true preceding text, or a glossary of words said and not said.",
+    )
+    no_speech: float = Field(
+        0.03, ge=0, le=1, description="Share without speech, so that the model stays silent there."
+    )
+
+
+class EvalSection(_Section):
+    """How before and after are judged."""
+
+    goal: Goal = Field("wer", description="The score that decides; fixed before training.")
+    test_minutes: float | None = Field(
+        60.0, gt=0, description="Minutes of test audio used, the same clips before and after; all is written 'all'."
+    )
+    max_new_tokens: int = Field(
+        224, ge=1, le=448, description="Tokens after which decoding stops, as in OpenAI's decoder; loops run to it."
+    )
+    batch: int = Field(16, ge=1, description="Clips decoded at once; the text does not depend on it.")
+    resamples: int = Field(10_000, ge=100, description="Bootstrap resamples for the intervals.")
+    tolerance: float = Field(1.0, ge=0, description="WER points by which a guard may get worse.")
+    dev_share: float = Field(0.1, gt=0, le=0.5, description="Share of the run's time for dev evaluations.")
+
+
+class MachineSection(_Section):
+    """What it runs on."""
+
+    device: Literal["auto", "cpu", "cuda", "mps"] = Field(
+        "auto", description="auto refuses to fall back to the CPU where there is a GPU; cpu says it is meant."
+    )
+    precision: Literal["auto", "fp32", "bf16", "fp16"] = Field(
+        "auto", description="auto: the fastest format whose products are right, by a short measurement."
+    )
+    threads: int | None = Field(None, ge=1, description="CPU threads. Unset: the cores at hand, frozen in the run.")
+
+
+class Recipe(_Section):
+    """Everything that defines a run. Frozen; `with_changes` makes another."""
+
+    model: ModelSection = ModelSection()
+    data: DataSection = DataSection()
+    train: TrainSection = TrainSection()
+    windows: WindowsSection = WindowsSection()
+    eval: EvalSection = EvalSection()
+    machine: MachineSection = MachineSection()
+
+    def with_changes(self, changes: Mapping[str, Any]) -> "Recipe":
+        """A recipe with `{"train.learning_rate": 1e-5, …}` changed.
+
+        Raises:
+            UsageError: an unknown key (names the nearest), or a value that does not fit.
+        """
+        tree = self.model_dump()
+        for key, value in changes.items():
+            section, _, name = _known_key(key).partition(".")
+            tree[section][name] = value
+        return _validated(tree, "a recipe value does not fit")
+
+    @classmethod
+    def from_toml(cls, text: str, where: str = "recipe") -> "Recipe":
+        """The recipe in a TOML text; keys left out have their defaults.
+
+        Raises:
+            UsageError: not TOML, an unknown key, or a value that does not fit.
+        """
+        try:
+            tree = tomllib.loads(text)
+        except tomllib.TOMLDecodeError as error:
+            raise UsageError(f"{where} is not TOML: {error}") from None
+        for section, values in tree.items():
+            if not isinstance(values, dict):
+                raise UsageError(f"{where}: '{section}' stands outside a section", "see docs/recipe.md")
+            for name in values:
+                _known_key(f"{section}.{name}")
+        return _validated(tree, where)
+
+    def to_toml(self) -> str:
+        """This recipe as TOML; `from_toml` gives it back. Unset keys are written as comments."""
+        lines: list[str] = []
+        for section, values in self.model_dump().items():
+            lines.append(f"[{section}]")
+            lines += [f"{name} = {_toml(v)}" if v is not None else f"# {name}: unset" for name, v in values.items()]
+            lines.append("")
+        return "\n".join(lines)
+
+
+def keys() -> list[tuple[str, str, Any, str]]:
+    """Every knob as (key, type, default, description), in order: for help, template and reference page."""
+    rows = []
+    for section, info in Recipe.model_fields.items():
+        fields = info.annotation.model_fields  # type: ignore[union-attr]
+        for name, knob in fields.items():
+            kind = str(knob.annotation).replace("typing.Literal", "").replace("<class '", "").replace("'>", "")
+            rows.append((f"{section}.{name}", kind, knob.default, knob.description or ""))
+    return rows
+
+
+def parse_assignments(assignments: Iterable[str]) -> dict[str, Any]:
+    """`["train.passes=2", "eval.test_minutes=all"]` as changes; values are read as TOML, else as text.
+
+    Raises:
+        UsageError: no `=` in it.
+    """
+    changes: dict[str, Any] = {}
+    for assignment in assignments:
+        key, equals, value = assignment.partition("=")
+        if not equals:
+            raise UsageError(f"--set {assignment}: expected key=value", "for example --set train.passes=2")
+        changes[key.strip()] = _from_text(value.strip())
+    return changes
+
+
+def load(path: Path) -> Recipe:
+    """The recipe in a file.
+
+    Raises:
+        UsageError: the file cannot be read, or `from_toml` refuses it.
+    """
+    try:
+        return Recipe.from_toml(path.read_text("utf-8"), str(path))
+    except OSError as error:
+        raise UsageError(f"cannot read the recipe {path}: {error.strerror}") from None
+
+
+def _from_text(value: str) -> Any:
+    if value in ("", "none", "unset", "all"):
+        return None
+    try:
+        return tomllib.loads(f"v = {value}")["v"]
+    except tomllib.TOMLDecodeError:
+        return value
+
+
+def _known_key(key: str) -> str:
+    known = [row[0] for row in keys()]
+    if key in known:
+        return key
+    by_name = {k.partition(".")[2]: k for k in known}
+    near = difflib.get_close_matches(key, known, 1, 0.5) or [
+        by_name[n] for n in difflib.get_close_matches(key.rpartition(".")[2], by_name, 1, 0.5)
+    ]
+    raise UsageError(f"there is no recipe key '{key}'", f"did you mean {near[0]}?" if near else "see docs/recipe.md")
+
+
+def _validated(tree: dict[str, Any], where: str) -> Recipe:
+    try:
+        return Recipe.model_validate(tree)
+    except ValidationError as error:
+        first = error.errors()[0]
+        key = ".".join(str(part) for part in first["loc"][:2])
+        raise UsageError(f"{where}: {key} = {first['input']!r}: {first['msg'].lower()}", "see docs/recipe.md") from None
+
+
+def _toml(value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, str):
+        escaped = value.replace("\\", "\\\\").replace('"', '\\"')
+        return f'"{escaped}"'
+    if isinstance(value, (list, tuple)):
+        return "[" + ", ".join(_toml(item) for item in value) + "]"
+    return repr(value)
