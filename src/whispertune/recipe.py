@@ -117,8 +117,8 @@ class EvalSection(_Section):
     """How before and after are judged."""
 
     goal: Goal = Field("wer", description="The score that decides; fixed before training.")
-    test_minutes: float | None = Field(
-        60.0, gt=0, description="Minutes of test audio used, the same clips before and after; all is written 'all'."
+    test_minutes: float | Literal["all"] = Field(
+        60.0, description="Minutes of test audio used, the same clips before and after; or all."
     )
     max_new_tokens: int = Field(
         224, ge=1, le=448, description="Tokens after which decoding stops, as in OpenAI's decoder; loops run to it."
@@ -230,7 +230,7 @@ def load(path: Path) -> Recipe:
 
 
 def _from_text(value: str) -> Any:
-    if value in ("", "none", "unset", "all"):
+    if value in ("", "none", "unset"):
         return None
     try:
         return tomllib.loads(f"v = {value}")["v"]
