@@ -239,7 +239,7 @@ def _install_command(package, brew):
         if shutil.which(tool):
             verb = "-S" if tool == "pacman" else "install"
             return f"sudo {tool} {verb} {package}"
-    return f"package {package}"
+    return f"install the package {package}"
 
 
 def main():

@@ -1,0 +1,70 @@
+"""The wheel in a clean environment: whole, and of use without torch."""
+
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+import whispertune
+
+pytestmark = pytest.mark.real
+
+PROJECT = Path(__file__).resolve().parent.parent
+
+
+def run(*command: str | Path, cwd: Path) -> subprocess.CompletedProcess:
+    return subprocess.run([str(part) for part in command], capture_output=True, text=True, cwd=cwd)
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("wheel")
+    done = run(
+        *(sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", folder, PROJECT), cwd=folder
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    (built,) = folder.glob("*.whl")
+    return built
+
+
+@pytest.fixture(scope="module")
+def installed(wheel, tmp_path_factory) -> Path:
+    """The bin folder of a new environment that has the wheel and its base dependencies, and nothing else."""
+    folder = tmp_path_factory.mktemp("clean")
+    made = run(sys.executable, "-m", "venv", folder / "venv", cwd=folder)
+    assert made.returncode == 0, made.stdout + made.stderr
+    python = folder / "venv/bin/python"
+    done = run(python, "-m", "pip", "install", "--quiet", wheel, cwd=folder)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return python.parent
+
+
+def test_the_wheel_carries_every_file_of_the_package(wheel):
+    package = PROJECT / "src/whispertune"
+    ours = {
+        str(file.relative_to(package.parent))
+        for file in package.rglob("*")
+        if file.is_file() and "__pycache__" not in file.parts
+    }
+    names = set(zipfile.ZipFile(wheel).namelist())
+    assert ours - names == set()
+    assert any(name.endswith(".dist-info/licenses/LICENSE") for name in names)
+    assert not any(name.startswith(("tests/", "scripts/", "benchmarks/")) for name in names)
+
+
+def test_nothing_in_the_base_package_brings_torch(installed, tmp_path):
+    done = run(installed / "python", "-c", "import torch", cwd=tmp_path)
+    assert "ModuleNotFoundError: No module named 'torch'" in done.stderr
+    assert run(installed / "python", "-m", "pip", "check", cwd=tmp_path).returncode == 0
+
+
+def test_the_command_works_there(installed, tmp_path):
+    version = run(installed / "whispertune", "--version", cwd=tmp_path)
+    assert (version.returncode, version.stderr) == (0, "")
+    assert whispertune.__version__ in version.stdout
+    asked = run(installed / "whispertune", "--help", cwd=tmp_path)
+    assert (asked.returncode, asked.stderr) == (0, "")
+    for verb in ("import", "train", "eval", "export", "transcribe", "runs", "demo"):
+        assert verb in asked.stdout
