@@ -116,7 +116,8 @@ class _Reader:
         start = self.position
         if start + size > len(self.content):
             raise ModelError(
-                f"{self.path} is cut: {what} reaches to byte {start + size}, the file has {len(self.content)}",
+                f"{self.path} is cut: {what} reaches to byte {start + size}, "
+                f"the file has {len(self.content)}",
                 "download or copy it again",
             )
         self.position = start + size

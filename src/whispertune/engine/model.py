@@ -1,4 +1,4 @@
-"""A Whisper model in torch, from any of the formats people have, in one shape: float32 and a right configuration.
+"""A Whisper model in torch from any of the formats people have: float32 and a right configuration.
 
 Every format is brought to the same three things: sizes, weights under Hugging Face names, a tokenizer. What
 the files say beyond that (old decoder prompts, a `max_length` of 20) is rebuilt, not carried along.
@@ -7,14 +7,15 @@ the files say beyond that (old decoder prompts, a `max_length` of 20) is rebuilt
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import GenerationConfig, WhisperConfig, WhisperForConditionalGeneration, WhisperTokenizer
+from transformers import WhisperConfig, WhisperForConditionalGeneration, WhisperTokenizer
 
 from whispertune.engine import ctranslate2_weights, openai_weights
+from whispertune.engine.generation import generation_config, roles
 from whispertune.engine.source import Format, ModelSource, locate, resolve
 from whispertune.engine.tokens import (
     MERGES,
@@ -22,7 +23,6 @@ from whispertune.engine.tokens import (
     WINDOW_S,
     default_suppressed,
     is_multilingual,
-    language_ids,
     merges_of,
     special_ids,
 )
@@ -50,6 +50,8 @@ class LoadedTokenizer:
     vocab_size: int
     max_target_positions: int
     """Decoder positions: the most tokens of a label."""
+    sizes: Mapping[str, Any] = field(repr=False)
+    """Arguments of `WhisperConfig`: widths, layers, heads."""
 
 
 @dataclass(frozen=True)
@@ -99,6 +101,7 @@ def load_tokenizer(source: ModelSource) -> LoadedTokenizer:
         is_multilingual(files.tokenizer),
         files.sizes["vocab_size"],
         files.sizes["max_target_positions"],
+        files.sizes,
     )
 
 
@@ -111,13 +114,15 @@ def load(source: ModelSource) -> LoadedModel:
     """
     kind, path = locate(source)
     files = _read_files(kind, path)
-    config = WhisperConfig(**files.sizes, **_special(files.tokenizer), begin_suppress_tokens=None)
+    config = WhisperConfig(**files.sizes, **roles(files.tokenizer), begin_suppress_tokens=None)
     config.architectures = ["WhisperForConditionalGeneration"]
     model = _assemble(path, config, _read_weights(kind, path))
     default, begin_default = default_suppressed(files.tokenizer)
     suppress = tuple(default if files.suppress_tokens is None else files.suppress_tokens)
     begin = tuple(begin_default if files.begin_suppress_tokens is None else files.begin_suppress_tokens)
-    model.generation_config = _generation_config(files, config, suppress, begin)
+    model.generation_config = generation_config(
+        files.tokenizer, config, suppress, begin, files.alignment_heads
+    )
     return LoadedModel(
         source.name,
         model,
@@ -152,7 +157,7 @@ def _read_files(kind: Format, path: Path) -> _Files:
         if not (path / "tokenizer.json").exists():
             raise ModelError(
                 f"{path} has no tokenizer.json",
-                "copy it from the model the folder was converted from; a tokenizer by guess would give wrong texts",
+                "copy it from the model it was converted from: a guessed tokenizer would give wrong texts",
             )
         sizes = ctranslate2_weights.dimensions(ctranslate2_weights.read_binary(path / "model.bin"))
         config = _read_json(path / "config.json") if (path / "config.json").exists() else {}
@@ -259,7 +264,8 @@ def _tokenizer_for_vocabulary(path: Path, vocab_size: int) -> WhisperTokenizer:
     size = _TOKENIZER_OF.get(vocab_size)
     if size is None:
         raise ModelError(
-            f"{path} has a vocabulary of {vocab_size} tokens; Whisper's have {', '.join(map(str, _TOKENIZER_OF))}",
+            f"{path} has a vocabulary of {vocab_size} tokens; "
+            f"Whisper's have {', '.join(map(str, _TOKENIZER_OF))}",
             "convert it to a Hugging Face folder with its own tokenizer",
         )
     try:
@@ -284,55 +290,6 @@ def _check_vocabulary(path: Path, tokenizer: WhisperTokenizer, vocab_size: int) 
             f"the tokenizer has {needed} tokens, the weights {vocab_size}",
             "take tokenizer.json from the model the weights come from",
         )
-
-
-def _special(tokenizer: WhisperTokenizer) -> dict[str, int]:
-    ids = special_ids(tokenizer)
-    eot = ids["<|endoftext|>"]
-    return {
-        "bos_token_id": eot,
-        "eos_token_id": eot,
-        "pad_token_id": eot,
-        "decoder_start_token_id": ids["<|startoftranscript|>"],
-    }
-
-
-def _generation_config(
-    files: _Files, config: WhisperConfig, suppress: tuple[int, ...], begin: tuple[int, ...]
-) -> GenerationConfig:
-    """A complete one: `generate` on a multilingual model without `task` adds no task token and loops."""
-    ids = special_ids(files.tokenizer)
-    multilingual = is_multilingual(files.tokenizer)
-    heads = files.alignment_heads or [
-        # As CTranslate2 and openai/whisper do for a model whose heads nobody has measured.
-        [layer, head]
-        for layer in range(config.decoder_layers // 2, config.decoder_layers)
-        for head in range(config.decoder_attention_heads)
-    ]
-    languages = {f"<|{code}|>": i for code, i in language_ids(files.tokenizer).items()}
-    return GenerationConfig(
-        **_special(files.tokenizer),
-        max_length=config.max_target_positions,
-        # An empty list crashes transformers' logits processor; None means the same.
-        suppress_tokens=list(suppress) or None,
-        begin_suppress_tokens=list(begin) or None,
-        alignment_heads=[list(pair) for pair in heads],
-        no_timestamps_token_id=ids["<|notimestamps|>"],
-        prev_sot_token_id=ids["<|startofprev|>"],
-        # The first time token is at most 1 s: `max_initial_timestamp` of openai/whisper's decoding.py.
-        max_initial_timestamp_index=round(1.0 / TIME_STEP_S),
-        return_timestamps=False,
-        is_multilingual=multilingual,
-        **(
-            {
-                "lang_to_id": languages,
-                "task_to_id": {task: ids[f"<|{task}|>"] for task in ("transcribe", "translate")},
-                "task": "transcribe",
-            }
-            if multilingual
-            else {}
-        ),
-    )
 
 
 # --- weights

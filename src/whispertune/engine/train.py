@@ -1,0 +1,302 @@
+"""The training loop: windows in, checkpoints out.
+
+One loop for every method, size and device. A run killed at any moment and started again reaches the same
+weights: the data order is a function of (seed, epoch), random numbers are reseeded from (seed, step), and
+everything that a probe or a clock could change was frozen in the plan.
+"""
+
+import itertools
+import math
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.nn import functional
+
+from whispertune.engine import checkpoint as checkpoints
+from whispertune.engine.features import log_mel
+from whispertune.engine.method import Tuned
+from whispertune.engine.tokens import LabelLayout, check_first_batch
+from whispertune.engine.windows import Batch, Renderer, Window, WindowPlanner, steps_of
+from whispertune.errors import Stopped, TrainingError
+from whispertune.plan import Plan
+from whispertune.recipe import Recipe
+from whispertune.run import Emit, Event
+
+_AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+@dataclass
+class Progress:
+    """Where training stands; saved with each checkpoint."""
+
+    step: int = 0
+    best_step: int | None = None
+    best_wer: float | None = None
+    since_best: int = 0
+    """Dev evaluations since the best one."""
+    dev_wer: list[tuple[int, float]] = field(default_factory=list)
+    seconds: float = 0.0
+    """Spent in training steps and dev evaluations, earlier attempts included."""
+    ended: str = ""
+    """Why training is over, or empty: `all steps`, `early stop`, `time`."""
+
+
+@dataclass(frozen=True)
+class Training:
+    """What one run of the loop needs.
+
+    Attributes:
+        dev_wer: scores the model as it is, in percent; None where there is nothing to score on.
+        should_stop: asked after each step; the user's Ctrl-C or a SIGTERM.
+    """
+
+    tuned: Tuned
+    device: torch.device
+    planner: WindowPlanner
+    renderer: Renderer
+    layout: LabelLayout
+    recipe: Recipe
+    plan: Plan
+    folder: Path
+    dev_wer: Callable[[], float] | None
+    emit: Emit
+    should_stop: Callable[[], bool]
+
+
+def train(job: Training) -> Progress:
+    """Train from the newest checkpoint, or from the start, to the end.
+
+    Raises:
+        TrainingError: the loss or the gradient is not finite.
+        Stopped: `should_stop` said so; a checkpoint was written first.
+        MachineError: a checkpoint cannot be written.
+    """
+    torch.set_num_threads(job.plan.threads)
+    job.tuned.model.to(job.device)
+    optimizer = torch.optim.AdamW(
+        list(job.tuned.parameters.values()),
+        lr=job.plan.learning_rate,
+        betas=(0.9, 0.98),  # Whisper's own second moment (arXiv 2212.04356, table 17)
+        eps=1e-6,  # likewise
+        weight_decay=job.recipe.train.weight_decay,
+        fused=True,
+    )
+    # fp16 gradients underflow without a scale; a step that overflows is skipped and the scale halved.
+    scaler = torch.amp.GradScaler(job.device.type, enabled=job.plan.precision == "fp16")
+    progress = _resumed(job, optimizer, scaler)
+    if progress.ended:
+        return progress
+    started, saved_at = time.monotonic() - progress.seconds, time.monotonic()
+    for step, batches, waited in _prefetched(job, progress.step):
+        begin = time.monotonic()
+        if step == 1:
+            _show_first(job, batches)
+        rate = learning_rate(step, job.plan.steps, job.plan.learning_rate, job.recipe.train.warmup)
+        loss, norm = _update(job, optimizer, scaler, batches, step, rate)
+        progress.step = step
+        progress.seconds = time.monotonic() - started
+        job.emit(
+            Event(
+                "step",
+                {
+                    "step": step,
+                    "steps": job.plan.steps,
+                    "loss": round(loss, 5),
+                    "learning_rate": rate,
+                    "grad_norm": round(norm, 4),
+                    "seconds": round(time.monotonic() - begin, 4),
+                    "waiting_s": round(waited, 4),
+                },
+            )
+        )
+        last = step == job.plan.steps
+        if job.dev_wer is not None and (step % job.plan.eval_every == 0 or last):
+            _evaluate(job, progress)
+            progress.seconds = time.monotonic() - started
+        progress.ended = _ended(job, progress)
+        stop = job.should_stop()
+        overdue = time.monotonic() - saved_at >= job.recipe.train.save_minutes * 60
+        # A new best is saved at once: it is what the run delivers.
+        if progress.ended or stop or overdue or step % job.plan.save_every == 0 or progress.best_step == step:
+            _save(job, optimizer, scaler, progress)
+            saved_at = time.monotonic()
+        if progress.ended:
+            break
+        if stop:
+            raise Stopped(
+                f"stopped at step {step} of {job.plan.steps}; everything is saved", "the same command goes on from there"
+            )
+    return progress
+
+
+def learning_rate(step: int, steps: int, peak: float, warmup: float) -> float:
+    """The rate of update `step` (from 1): up to `peak` over the warm-up, then linearly towards 0."""
+    rising = max(1, round(steps * warmup))
+    if step <= rising:
+        return peak * step / rising
+    return peak * (steps - step + 1) / (steps - rising + 1)
+
+
+def schedule(planner: WindowPlanner, steps_per_pass: int) -> Iterator[list[Window]]:
+    """The windows of each update, pass after pass, without end."""
+    for epoch in itertools.count():
+        yield from steps_of(planner.epoch(epoch), steps_per_pass)
+
+
+def loss_sum(model: torch.nn.Module, batch: Batch, device: torch.device, precision: str) -> torch.Tensor:
+    """Cross-entropy summed over a micro-batch's targets, float32; divide by the tokens of the whole update."""
+    with _autocast(device, precision):
+        samples = batch.samples.to(device, non_blocking=True)
+        with torch.no_grad():
+            features = log_mel(samples, model.config.num_mel_bins)
+        frozen = not any(p.requires_grad for p in model.model.encoder.parameters())
+        with torch.no_grad() if frozen else nullcontext():
+            encoded = model.model.encoder(features).last_hidden_state
+        hidden = model.model.decoder(
+            input_ids=batch.decoder_input_ids.to(device), encoder_hidden_states=encoded, use_cache=False
+        ).last_hidden_state
+        labels = batch.labels.to(device)
+        targets = labels != -100
+        logits = model.proj_out(hidden[targets])  # only where there is something to predict
+    return functional.cross_entropy(logits.float(), labels[targets], reduction="sum")
+
+
+def _update(
+    job: Training,
+    optimizer: torch.optim.Optimizer,
+    scaler: torch.amp.GradScaler,
+    batches: Sequence[Batch],
+    step: int,
+    rate: float,
+) -> tuple[float, float]:
+    """One update: the mean loss per target token, and the norm of the gradient before clipping."""
+    model = job.tuned.model
+    model.train()
+    torch.manual_seed(job.recipe.train.seed * 1_000_003 + step)
+    tokens = sum(batch.target_tokens for batch in batches)
+    total = 0.0
+    for batch in batches:
+        loss = loss_sum(model, batch, job.device, job.plan.precision) / tokens
+        scaler.scale(loss).backward()
+        total += float(loss.detach())
+    scaler.unscale_(optimizer)
+    norm = float(torch.nn.utils.clip_grad_norm_(job.tuned.parameters.values(), job.recipe.train.clip_norm))
+    overflowed = scaler.is_enabled() and not math.isfinite(norm)
+    if not math.isfinite(total) or not (math.isfinite(norm) or overflowed):
+        what = f"the loss is {total}" if not math.isfinite(total) else f"the gradient's norm is {norm}"
+        raise TrainingError(
+            f"training diverged: {what} at step {step} of {job.plan.steps}, learning rate {rate:.3g}",
+            f"try --set train.learning_rate={job.plan.usual_learning_rate:g}; the base model is unchanged",
+        )
+    for group in optimizer.param_groups:
+        group["lr"] = rate
+    scaler.step(optimizer)
+    scaler.update()
+    optimizer.zero_grad(set_to_none=True)
+    return total, norm
+
+
+def _prefetched(job: Training, done: int) -> Iterator[tuple[int, list[Batch], float]]:
+    """(step, micro-batches, seconds waited) from the step after `done`; one step is prepared ahead."""
+    groups = itertools.islice(schedule(job.planner, job.plan.steps_per_pass), done, job.plan.steps)
+
+    def prepared(windows: list[Window]) -> list[Batch]:
+        size = job.plan.micro_batch
+        return [
+            job.renderer.batch(windows[first : first + size], job.layout) for first in range(0, len(windows), size)
+        ]
+
+    with ThreadPoolExecutor(1) as pool:
+        ahead: Future[list[Batch]] | None = None
+        for step, windows in enumerate(groups, done + 1):
+            following = pool.submit(prepared, windows)
+            if ahead is not None:
+                yield step - 1, *_waited(ahead)
+            ahead = following
+        if ahead is not None:
+            yield job.plan.steps, *_waited(ahead)
+
+
+def _waited(ahead: "Future[list[Batch]]") -> tuple[list[Batch], float]:
+    begin = time.monotonic()
+    return ahead.result(), time.monotonic() - begin
+
+
+def _evaluate(job: Training, progress: Progress) -> None:
+    assert job.dev_wer is not None
+    begin = time.monotonic()
+    wer = job.dev_wer()
+    progress.dev_wer.append((progress.step, wer))
+    if progress.best_wer is None or wer < progress.best_wer:
+        progress.best_wer, progress.best_step, progress.since_best = wer, progress.step, 0
+    else:
+        progress.since_best += 1
+    job.emit(
+        Event("dev", {"step": progress.step, "wer": round(wer, 3), "seconds": round(time.monotonic() - begin, 2)})
+    )
+
+
+def _ended(job: Training, progress: Progress) -> str:
+    section = job.recipe.train
+    if progress.step >= job.plan.steps:
+        return "all steps"
+    if section.early_stop and progress.since_best >= section.early_stop:
+        return "early stop"
+    if section.max_minutes is not None and progress.seconds >= section.max_minutes * 60:
+        return "time"
+    return ""
+
+
+def _show_first(job: Training, batches: Sequence[Batch]) -> None:
+    """Check the label layout of the first batch and show it decoded: the classic bugs are all visible there."""
+    first = batches[0]
+    text = check_first_batch(first.decoder_input_ids, first.labels, job.layout)
+    job.emit(Event("batch", {"text": text}))
+
+
+def _save(
+    job: Training, optimizer: torch.optim.Optimizer, scaler: torch.amp.GradScaler, progress: Progress
+) -> None:
+    held: dict[str, torch.Tensor] = {}
+    for name, parameter in job.tuned.parameters.items():
+        for key, value in optimizer.state[parameter].items():
+            held[f"{name}/{key}"] = torch.as_tensor(value)
+    state: dict[str, Any] = {
+        "progress": asdict(progress),
+        "scaler": scaler.state_dict(),
+        "recipe": job.recipe.model_dump(mode="json"),
+        "versions": job.plan.versions,
+    }
+    checkpoints.save(job.folder, progress.step, job.tuned.snapshot(), held, state)
+    checkpoints.prune(job.folder, progress.best_step)
+    job.emit(Event("checkpoint", {"step": progress.step, "best": progress.best_step == progress.step}))
+
+
+def _resumed(job: Training, optimizer: torch.optim.Optimizer, scaler: torch.amp.GradScaler) -> Progress:
+    found, wrong = checkpoints.newest(job.folder)
+    for fault in wrong:
+        job.emit(Event("warning", {"text": fault}))
+    if found is None:
+        return Progress()
+    job.tuned.load(found.weights())
+    held = found.optimizer()
+    for name, parameter in job.tuned.parameters.items():
+        keys = [key for key in held if key.rpartition("/")[0] == name]
+        optimizer.state[parameter] = {key.rpartition("/")[2]: held[key].to(parameter.device) for key in keys}
+    if scaler.is_enabled():
+        scaler.load_state_dict(found.state["scaler"])
+    saved = found.state["progress"]
+    progress = Progress(**{**saved, "dev_wer": [(int(step), float(wer)) for step, wer in saved["dev_wer"]]})
+    job.emit(Event("note", {"text": f"going on from step {progress.step} of {job.plan.steps}"}))
+    return progress
+
+
+def _autocast(device: torch.device, precision: str) -> AbstractContextManager[Any]:
+    kind = _AUTOCAST.get(precision)
+    return torch.autocast(device.type, kind) if kind else nullcontext()

@@ -1,0 +1,404 @@
+"""The main job: check, plan, baseline, labels, training, evaluation, report.
+
+Each stage leaves a file in the run and is passed over when that file is there, so a run goes on where it was
+stopped.
+"""
+
+import io
+import time
+import wave
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from whispertune.clip import SAMPLE_RATE, Clip
+from whispertune.corpus import Corpus
+from whispertune.data.style import base_style, sentence_style
+from whispertune.data.validate import check_tokens, label_style
+from whispertune.engine import checkpoint as checkpoints
+from whispertune.engine.device import machine_facts, versions
+from whispertune.engine.method import Tuned, prepare
+from whispertune.engine.evaluate import Layouts, ShouldStop, capped, transcripts
+from whispertune.engine.model import LoadedModel, load
+from whispertune.engine.source import resolve
+from whispertune.engine.train import Progress, Training
+from whispertune.engine.train import train as run_training
+from whispertune.engine.transcribe import DecodeOptions, transcribe
+from whispertune.engine.windows import Renderer, Window, WindowPlanner
+from whispertune.errors import DataError, Stopped
+from whispertune.plan import CorpusFacts, Plan, make_plan
+from whispertune.report import build_report, dev_wer
+from whispertune.report_page import render_page
+from whispertune.run import Emit, Event, Run, read_json, write_atomically, write_json
+from whispertune.ship.hf import export_hf
+
+SHOWN_CLIPS = 40
+"""Clips in report.html, those that changed most first; each brings about 100 kB of audio."""
+
+
+class Job:
+    """A run being worked on: its corpora, its model, and the stages of `train`."""
+
+    def __init__(self, run: Run, emit: Emit, should_stop: ShouldStop) -> None:
+        self.run = run
+        self.recipe = run.recipe
+        self.emit = run.recorder(emit)
+        self.should_stop = should_stop
+        self.corpus = Corpus.open(Path(self.recipe.data.corpus))
+        self.guards = [Corpus.open(Path(guard)) for guard in self.recipe.data.guards]
+        self.source = resolve(self.recipe.model.name)
+        self.layouts = Layouts(self.recipe.model.name, self.recipe.model.language, self.recipe.model.task)
+        self.left_out: set[str] = set()
+        self.seconds: dict[str, float] = {}
+
+    # -- stages ---------------------------------------------------------------------------------------------
+
+    def check(self) -> None:
+        """Leave out what the model cannot learn from, by name, before any weight is loaded."""
+        clips = [clip for clip in self.corpus.clips if clip.split != "test"]
+        findings = []
+        for layout in {id(l): l for l in map(self.layouts.of, self.corpus.clips)}.values():
+            mine = [clip for clip in clips if self.layouts.of(clip) is layout]
+            findings += check_tokens(mine, layout.label_length, layout.max_target_positions)
+        named = {finding.file_name: finding for finding in findings}
+        self.left_out = {clip.id for clip in clips if clip.file_name in named}
+        lines = [f"{f.file_name}: {f.message}" for f in findings]
+        write_atomically(self.run.folder / "left_out.txt", "".join(line + "\n" for line in lines))
+        train_clips = self.train_clips
+        if not train_clips:
+            raise DataError(
+                f"{self.corpus.folder} has no clips to train on: all {len(self.corpus.clips)} are in other splits",
+                "import it again without a split column, or with --split 90/10",
+            )
+        if not self.corpus.split("test"):
+            raise DataError(
+                f"{self.corpus.folder} has no test clips, so nobody could say whether the model got better",
+                "import it again without a split column: 10 % are then held out",
+            )
+        speakers = len({clip.speaker for clip in self.corpus.clips if clip.speaker})
+        minutes = sum(clip.duration_s for clip in train_clips) / 60
+        out = len(self.corpus.rejected) + len(self.left_out)
+        self.emit(
+            Event(
+                "line",
+                {
+                    "label": "check",
+                    "text": f"{len(train_clips)} clips to train on, {_span(minutes)}"
+                    + (f", {speakers} speakers" if speakers > 1 else "")
+                    + (f"; {out} left out (rejected.jsonl, left_out.txt)" if out else ""),
+                },
+            )
+        )
+        for finding in findings[:5]:
+            self.emit(Event("warning", {"text": f"{finding.file_name}: {finding.message}"}))
+
+    def make_plan(self) -> None:
+        """Choose what the recipe leaves open and freeze it; a run that goes on keeps its plan."""
+        saved = self.run.plan
+        if saved is not None:
+            self.plan = Plan.from_dict(saved)
+            self._warn_of_drift()
+        else:
+            self.plan = make_plan(self.recipe, self._corpus_facts(), self.layouts.facts, machine_facts(self.recipe.machine))
+            write_json(self.run.plan_file, self.plan.as_dict())
+        self.device = torch.device(self.plan.device)
+        torch.set_num_threads(self.plan.threads)
+        plan, train = self.plan, self.recipe.train
+        self.emit(
+            Event(
+                "line",
+                {
+                    "label": "plan",
+                    "text": f"{_METHODS[train.method]} · {plan.device} {plan.precision} ({plan.reasons['precision']})"
+                    f" · {plan.speech_per_step_s:.0f} s of speech a step · {plan.steps} steps"
+                    f" ({plan.steps / plan.steps_per_pass:.1f} passes) · learning rate {plan.learning_rate:g}",
+                },
+            )
+        )
+        for text in plan.warnings:
+            self.emit(Event("warning", {"text": text}))
+
+    def baseline(self) -> dict[str, Any]:
+        """What the untuned model makes of the test clips and guards."""
+        saved = self.run.baseline
+        if saved is None:
+            with self._stage("baseline"):
+                saved = self._evaluated(self.loaded, "baseline")
+            write_json(self.run.baseline_file, saved)
+        self._say_scores("baseline", saved)
+        return saved
+
+    def training(self) -> Progress:
+        """Train, and put the best checkpoint's merged weights into model/."""
+        texts = self.labels()
+        with self._stage("training"):
+            tuned = prepare(self.loaded.model, self.recipe.train)
+            progress = run_training(self._training(tuned, texts))
+        if not (self.run.model_folder / "config.json").is_file():
+            delivered = self._merged(tuned, progress.best_step or progress.step)
+            layout = self.layouts.default
+            export_hf(delivered, self.run.model_folder, language=layout.language, task=layout.task)
+        self.emit(Event("line", {"label": "training", "text": self._training_line(progress)}))
+        del self.loaded  # the base is no longer needed
+        return progress
+
+    def at_step(self, step: int) -> LoadedModel:
+        """The model of a kept checkpoint, as a plain one.
+
+        Raises:
+            DataError: that checkpoint is not there.
+        """
+        self.make_plan()
+        return self._merged(prepare(self.loaded.model, self.recipe.train), step)
+
+    def _merged(self, tuned: Tuned, step: int) -> LoadedModel:
+        found = checkpoints.at_step(self.run.checkpoints, step)
+        if found is None:
+            kept = ", ".join(sorted(p.name.lstrip("0") for p in self.run.checkpoints.glob("[0-9]*")))
+            raise DataError(f"{self.run.folder} has no checkpoint of step {step}; kept are {kept or 'none'}")
+        tuned.load(found.weights())
+        return replace(self.loaded, model=tuned.merged(), name=self.run.name)
+
+    def evaluation(self) -> dict[str, Any]:
+        """What the delivered model, read back from model/, makes of the same clips."""
+        file = self.run.folder / "evaluation.json"
+        saved = read_json(file)
+        if saved is None:
+            with self._stage("evaluation"):
+                delivered = load(resolve(str(self.run.model_folder)))
+                delivered.model.to(self.device)
+                saved = self._evaluated(delivered, "evaluate")
+            write_json(file, saved)
+        return saved
+
+    def report(self, before: dict[str, Any], after: dict[str, Any], progress: Progress) -> dict[str, Any]:
+        """The verdict, as report.json and report.html."""
+        report = build_report(
+            self.run,
+            self.plan,
+            [(name, clips) for name, _, clips in self.sets],
+            before,
+            after,
+            curves={
+                "loss": [[e["step"], e["loss"]] for e in self._steps_once()],
+                "dev_wer": [[step, wer] for step, wer in progress.dev_wer],
+                "best_step": progress.best_step or progress.step,
+                "steps": progress.step,
+            },
+            corpus={
+                "name": self.corpus.folder.name,
+                "fingerprint": self.corpus.fingerprint,
+                "clips": len(self.corpus.clips),
+                "hours": round(self.corpus.duration_s / 3600, 3),
+            },
+        )
+        shown = {clip["id"] for clip in report["clips_changed"][:SHOWN_CLIPS]}
+        audio = {
+            clip.id: wav_bytes(corpus.audio(clip)) for _, corpus, clips in self.sets for clip in clips if clip.id in shown
+        }
+        page = render_page({**report, "clips_changed": report["clips_changed"][:SHOWN_CLIPS]}, audio)
+        write_atomically(self.run.page_file, page)
+        write_json(self.run.report_file, report)  # last: its presence says that the run is finished
+        return report
+
+    # -- what the stages share ------------------------------------------------------------------------------
+
+    @cached_property
+    def loaded(self) -> LoadedModel:
+        loaded = load(self.source)
+        loaded.model.to(self.device)
+        return loaded
+
+    @property
+    def train_clips(self) -> list[Clip]:
+        return [clip for clip in self.corpus.split("train") if clip.id not in self.left_out]
+
+    @cached_property
+    def dev_clips(self) -> list[Clip]:
+        return [clip for clip in self.corpus.split("dev") if clip.id not in self.left_out]
+
+    @cached_property
+    def sets(self) -> list[tuple[str, Corpus, list[Clip]]]:
+        """The clips that are judged: the corpus' test split, then each guard (its test split, else all)."""
+        most = self.recipe.eval.test_minutes
+        sets = [("test", self.corpus, capped(self.corpus.split("test"), most))]
+        for guard in self.guards:
+            sets.append((guard.folder.name, guard, capped(guard.split("test") or guard.clips, most)))
+        return sets
+
+    def labels(self) -> Callable[[Clip], str]:
+        """The text of each training clip in the planned style; `base` asks the base model once."""
+        clips = self.train_clips + self.dev_clips
+        if self.plan.text_style == "keep":
+            return lambda clip: clip.text
+        file = self.run.folder / "labels.json"
+        styled = read_json(file)
+        if styled is None:
+            if self.plan.text_style == "base":
+                with self._stage("labels"):
+                    styled = self._base_styled(clips)
+            else:
+                styled = {clip.id: sentence_style(clip.text, self.layouts.of(clip).language) for clip in clips}
+            write_json(file, styled)
+        return lambda clip: styled.get(clip.id, clip.text)
+
+    def _base_styled(self, clips: Sequence[Clip]) -> dict[str, str]:
+        # Packed: the base model hears eight clips for the price of one.
+        windows = self._planner(clips, lambda clip: clip.text, packed_only=True).epoch(0)
+        renderer = Renderer(self.corpus, self.layouts.of, lambda clip: clip.text)
+        heard = transcribe(
+            self.loaded.model,
+            [renderer.audio(window) for window in windows],
+            [self.layouts.of(window.clips[0]) for window in windows],
+            self._options(),
+            self._progress("labels", "case and punctuation from the base model"),
+        )
+        styled: dict[str, str] = {}
+        for window, text in zip(windows, heard, strict=True):
+            language = self.layouts.of(window.clips[0]).language
+            texts = base_style([clip.text for clip in window.clips], text, language)
+            styled.update(zip((clip.id for clip in window.clips), texts, strict=True))
+        return styled
+
+    def _planner(
+        self, clips: Sequence[Clip], text_of: Callable[[Clip], str], packed_only: bool = False
+    ) -> WindowPlanner:
+        section = self.recipe.windows
+        if packed_only:
+            section = section.model_copy(update={"unpacked": 0.0, "timestamps": 0.0, "prompt": 0.0, "no_speech": 0.0})
+        return WindowPlanner(self.corpus, clips, self.layouts.of, text_of, section, self.recipe.train.seed)
+
+    def _training(self, tuned: Tuned, text_of: Callable[[Clip], str]) -> Training:
+        return Training(
+            tuned=tuned,
+            device=self.device,
+            planner=self._planner(self.train_clips, text_of),
+            renderer=Renderer(self.corpus, self.layouts.of, text_of),
+            layout=self.layouts.default,
+            recipe=self.recipe,
+            plan=self.plan,
+            folder=self.run.checkpoints,
+            dev_wer=self._dev_scorer(tuned) if self.plan.dev_windows else None,
+            emit=self._with_bar,
+            should_stop=self.should_stop,
+        )
+
+    def _dev_scorer(self, tuned: Tuned) -> Callable[[], float]:
+        """WER on a fixed set of packed dev windows: it chooses a checkpoint, it is never the reported score."""
+        windows = self._planner(self.dev_clips, lambda clip: clip.text, packed_only=True).epoch(0)
+        windows = windows[: self.plan.dev_windows]
+        renderer = Renderer(self.corpus, self.layouts.of, lambda clip: clip.text)
+        references = [" ".join(clip.text for clip in window.clips) for window in windows]
+        layouts = [self.layouts.of(window.clips[0]) for window in windows]
+        languages = [layout.language for layout in layouts]
+
+        def score() -> float:
+            audio = [renderer.audio(window) for window in windows]
+            texts = transcribe(tuned.model, audio, layouts, self._options())
+            return dev_wer(references, texts, languages)
+
+        return score
+
+    def _evaluated(self, loaded: LoadedModel, label: str) -> dict[str, Any]:
+        options = self._options()
+        sets: dict[str, Any] = {}
+        for name, corpus, clips in self.sets:
+            sets[name] = transcripts(loaded, corpus, clips, self.layouts, options, self._progress(label, name))
+        return {
+            "model": {"name": loaded.name, "fingerprint": loaded.fingerprint},
+            "decode": options.as_dict(),
+            "sets": sets,
+            "seconds": round(self.seconds.get(label, 0.0), 1),
+        }
+
+    def _options(self) -> DecodeOptions:
+        section = self.recipe.eval
+        return DecodeOptions(section.max_new_tokens, section.batch, self.plan.precision)
+
+    def _corpus_facts(self) -> CorpusFacts:
+        clips, text_of = self.train_clips, lambda clip: clip.text
+        dev = self._planner(self.dev_clips, text_of, packed_only=True).epoch(0) if self.dev_clips else []
+        return CorpusFacts(
+            train_speech_s=sum(clip.duration_s for clip in clips),
+            train_clips=len(clips),
+            train_windows=len(self._planner(clips, text_of).epoch(0)),
+            dev_windows=len(dev),
+            unstyled_labels=label_style([clip.text for clip in clips]).is_unstyled,
+        )
+
+    def _warn_of_drift(self) -> None:
+        now = versions()
+        changed = [f"{name} {was} then, {now.get(name)} now" for name, was in self.plan.versions.items() if now.get(name) != was]
+        if changed:
+            self.emit(
+                Event("warning", {"text": f"{'; '.join(changed)}: the resumed weights may differ from an undisturbed run's"})
+            )
+
+    def _steps_once(self) -> list[dict[str, Any]]:
+        """The recorded steps; those repeated after a resume count once."""
+        return list({event["step"]: event for event in self.run.events("step")}.values())
+
+    def _with_bar(self, event: Event) -> None:
+        self.emit(event)
+        data = event.data
+        if event.kind == "dev":
+            self._last_dev = f" · dev {data['wer']:.1f} %"
+        if event.kind == "step":
+            self._board.add_scalar("train/loss", data["loss"], data["step"])
+            self._board.add_scalar("train/learning_rate", data["learning_rate"], data["step"])
+            self._board.add_scalar("train/grad_norm", data["grad_norm"], data["step"])
+            text = f"loss {data['loss']:.2f}{self._last_dev}"
+            bar = {"label": "training", "done": data["step"], "total": data["steps"], "text": text}
+            self.emit(Event("progress", bar))
+        elif event.kind == "dev":
+            self._board.add_scalar("dev/wer", data["wer"], data["step"])
+            self._board.flush()
+        elif event.kind == "batch":
+            self.emit(Event("line", {"label": "first row", "text": data["text"]}))
+
+    _last_dev = ""
+
+    @cached_property
+    def _board(self) -> Any:
+        from torch.utils.tensorboard import SummaryWriter
+
+        return SummaryWriter(str(self.run.tensorboard))
+
+    def _progress(self, label: str, text: str) -> Callable[[int, int], None]:
+        def show(done: int, total: int) -> None:
+            self.emit(Event("progress", {"label": label, "done": done, "total": total, "text": text}))
+            if self.should_stop():
+                raise Stopped(f"stopped during {label}", "the same command goes on from here")
+
+        return show
+
+    @contextmanager
+    def _stage(self, name: str) -> Iterator[None]:
+        begin = time.monotonic()
+        self.emit(Event("stage", {"name": name, "state": "begin"}))
+        yield
+        self.seconds[name] = time.monotonic() - begin
+        self.emit(Event("stage", {"name": name, "state": "end", "seconds": round(self.seconds[name], 2)}))
+
+
+_METHODS = {"full": "all weights", "decoder": "decoder only", "lora": "LoRA"}
+
+
+def wav_bytes(samples: Any) -> bytes:
+    """A 16-bit 16 kHz WAV file in memory."""
+    held = io.BytesIO()
+    with wave.open(held, "wb") as file:
+        file.setnchannels(1)
+        file.setsampwidth(2)
+        file.setframerate(SAMPLE_RATE)
+        file.writeframes(samples.tobytes())
+    return held.getvalue()
+
+
+def _span(minutes: float) -> str:
+    return f"{minutes:.1f} min" if minutes < 60 else f"{int(minutes // 60)} h {int(minutes % 60)} min"

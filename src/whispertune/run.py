@@ -1,0 +1,199 @@
+"""A Run is a folder: what was asked, what was planned, what happened, and what came of it.
+
+    recipe.toml  plan.json  events.jsonl  checkpoints/<step>/  model/  baseline.json  report.json  report.html  exports/
+
+Files are written beside their place and renamed, so a run killed at any moment holds only whole files.
+"""
+
+import json
+import os
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from whispertune import recipe as recipes
+from whispertune.errors import DataError, UsageError
+from whispertune.recipe import Recipe
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """Something that happened in a run; the one stream that every face shows.
+
+    Kinds: `stage` (name, state: begin|end|skipped, seconds), `progress` (stage, done, total, unit),
+    `step` (step, steps, loss, learning_rate, grad_norm, seconds, waiting_s), `dev` (step, wer), `checkpoint`
+    (step, best), `batch` (text of the first one), `note` (text), `warning` (text), `plan`, `result`.
+    """
+
+    kind: str
+    data: dict[str, Any] = field(default_factory=dict)
+    at: float = 0.0
+    """Seconds since the epoch."""
+
+
+Emit = Callable[[Event], None]
+
+
+def write_atomically(path: Path, content: str | bytes) -> None:
+    """Write a whole file or none of it: beside it, flushed to disk, then renamed."""
+    beside = path.with_name(f".{path.name}.partial")
+    data = content.encode("utf-8") if isinstance(content, str) else content
+    try:
+        with open(beside, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(beside, path)
+    except OSError:
+        beside.unlink(missing_ok=True)
+        raise
+
+
+def write_json(path: Path, value: Any) -> None:
+    write_atomically(path, json.dumps(value, ensure_ascii=False, indent=1) + "\n")
+
+
+class Run:
+    """One run folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    recipe_file = property(lambda self: self.folder / "recipe.toml")
+    plan_file = property(lambda self: self.folder / "plan.json")
+    events_file = property(lambda self: self.folder / "events.jsonl")
+    baseline_file = property(lambda self: self.folder / "baseline.json")
+    report_file = property(lambda self: self.folder / "report.json")
+    page_file = property(lambda self: self.folder / "report.html")
+    checkpoints = property(lambda self: self.folder / "checkpoints")
+    model_folder = property(lambda self: self.folder / "model")
+    exports = property(lambda self: self.folder / "exports")
+    tensorboard = property(lambda self: self.folder / "tensorboard")
+
+    @classmethod
+    def create(cls, folder: Path, recipe: Recipe) -> "Run":
+        """A new run, or the unfinished one of the same recipe that lies there.
+
+        Raises:
+            UsageError: the folder holds a finished run, a run of another recipe, or other files.
+        """
+        run = cls(folder)
+        if run.recipe_file.is_file():
+            return run._continued(recipe)
+        if folder.is_dir() and any(folder.iterdir()):
+            raise UsageError(f"{folder} is not empty and is not a run", "name another folder with --run")
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise DataError(f"cannot make the run folder {folder}: {error.strerror}") from None
+        write_atomically(run.recipe_file, recipe.to_toml())
+        return run
+
+    @classmethod
+    def open(cls, folder: Path) -> "Run":
+        """The run in a folder.
+
+        Raises:
+            DataError: there is none.
+        """
+        run = cls(folder)
+        if not run.recipe_file.is_file():
+            raise DataError(f"{folder} is not a run: it has no recipe.toml", "whispertune runs lists the runs here")
+        return run
+
+    def _continued(self, recipe: Recipe) -> "Run":
+        if self.is_finished:
+            raise UsageError(
+                f"{self.folder} holds a finished run", f"name another --run, or whispertune runs rm {self.folder}"
+            )
+        ours, theirs = self.recipe.model_dump(), recipe.model_dump()
+        changed = [
+            f"{section}.{name} is {ours[section][name]!r} there and {value!r} here"
+            for section, values in theirs.items()
+            for name, value in values.items()
+            if json.dumps(ours[section][name]) != json.dumps(value)
+        ]
+        if changed:
+            raise UsageError(
+                f"{self.folder} holds an unfinished run of another recipe: {'; '.join(changed[:3])}",
+                f"name another --run, or whispertune runs rm {self.folder}",
+            )
+        return self
+
+    @property
+    def name(self) -> str:
+        return self.folder.name
+
+    @property
+    def recipe(self) -> Recipe:
+        return recipes.load(self.recipe_file)
+
+    @property
+    def is_finished(self) -> bool:
+        return self.report_file.is_file()
+
+    @property
+    def plan(self) -> dict[str, Any] | None:
+        return read_json(self.plan_file)
+
+    @property
+    def baseline(self) -> dict[str, Any] | None:
+        return read_json(self.baseline_file)
+
+    @property
+    def report(self) -> dict[str, Any] | None:
+        return read_json(self.report_file)
+
+    def recorder(self, also: Emit | None = None) -> Emit:
+        """A function that appends events to events.jsonl and hands them on."""
+
+        def emit(event: Event) -> None:
+            event = Event(event.kind, event.data, event.at or time.time())
+            line = json.dumps({"at": round(event.at, 3), "kind": event.kind, **event.data}, ensure_ascii=False)
+            if event.kind != "progress":  # a progress bar is not history
+                with open(self.events_file, "a", encoding="utf-8") as file:
+                    file.write(line + "\n")
+            if also is not None:
+                also(event)
+
+        return emit
+
+    def events(self, kind: str | None = None) -> Iterator[dict[str, Any]]:
+        """The recorded events, oldest first; a line cut by a kill is passed over."""
+        if not self.events_file.is_file():
+            return
+        for line in self.events_file.read_text("utf-8", errors="replace").splitlines():
+            try:
+                event = json.loads(line)
+            except json.JSONDecodeError:
+                continue
+            if isinstance(event, dict) and (kind is None or event.get("kind") == kind):
+                yield event
+
+    def remove(self) -> None:
+        shutil.rmtree(self.folder)
+
+
+def read_json(path: Path) -> dict[str, Any] | None:
+    """A JSON file that we wrote, or None where there is none.
+
+    Raises:
+        DataError: it is not whole.
+    """
+    if not path.is_file():
+        return None
+    try:
+        return json.loads(path.read_text("utf-8"))
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise DataError(f"{path} is damaged: {error}", "remove it and run the same command again") from None
+
+
+def find_runs(folder: Path) -> list[Run]:
+    """The runs below a folder, newest first."""
+    if not folder.is_dir():
+        return []
+    found = [Run(p.parent) for p in folder.glob("*/recipe.toml")]
+    return sorted(found, key=lambda run: run.recipe_file.stat().st_mtime, reverse=True)

@@ -1,0 +1,164 @@
+"""The waist: what can be done with a model and a corpus, each a function a backend can call anywhere.
+
+Arguments are plain values, so that a call can travel; `emit` takes events, `should_stop` is asked between
+units of work.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from whispertune.clip import SAMPLE_RATE, WINDOW_SAMPLES
+from whispertune.corpus import Corpus
+from whispertune.data.audio import decode
+from whispertune.engine.device import machine_facts
+from whispertune.engine.evaluate import Layouts, ShouldStop, capped, transcripts
+from whispertune.engine.model import LoadedModel, load, resolve
+from whispertune.engine.transcribe import DecodeOptions, transcribe_long
+from whispertune.engine.transcribe import transcribe as transcribe_clips
+from whispertune.errors import DataError, Stopped, UsageError
+from whispertune.job import Job
+from whispertune.recipe import Recipe
+from whispertune.report import compare_sets, score_sets
+from whispertune.run import Emit, Event, Run
+from whispertune.ship.hf import export_hf, prove_hf
+
+PROOF_CLIPS = 20
+EXPORT_FORMATS = ("hf",)
+
+
+def train(run: str, emit: Emit, should_stop: ShouldStop) -> dict[str, Any]:
+    """The whole job in a run folder; returns report.json.
+
+    Raises:
+        WhispertuneError: as its stages say. What was done stays and is not done again.
+    """
+    job = Job(Run.open(Path(run)), emit, should_stop)
+    job.check()
+    job.make_plan()
+    before = job.baseline()
+    progress = job.training()
+    after = job.evaluation()
+    return job.report(before, after, progress)
+
+
+def evaluate(
+    model: str, corpus: str, baseline: str | None, recipe: dict[str, Any], emit: Emit, should_stop: ShouldStop
+) -> dict[str, Any]:
+    """Scores of a model on a corpus' test clips (all clips where there is no such split), and a verdict
+    against a baseline model where one is given."""
+    settings = Recipe.model_validate(recipe)
+    opened = Corpus.open(Path(corpus))
+    clips = capped(opened.split("test") or opened.clips, settings.eval.test_minutes)
+    facts = machine_facts(settings.machine)
+    options = DecodeOptions(settings.eval.max_new_tokens, settings.eval.batch, facts.precision)
+
+    def decoded(name: str) -> dict[str, Any]:
+        loaded = load(resolve(name))
+        loaded.model.to(facts.device)
+        layouts = Layouts(name, settings.model.language, settings.model.task)
+        rows = transcripts(loaded, opened, clips, layouts, options, _progress("eval", name, emit, should_stop))
+        return {
+            "model": {"name": loaded.name, "fingerprint": loaded.fingerprint},
+            "decode": options.as_dict(),
+            "sets": {"test": rows},
+        }
+
+    after = decoded(model)
+    if baseline is None:
+        return score_sets([("test", clips)], after, settings.model.language)
+    return compare_sets([("test", clips)], decoded(baseline), after, settings)
+
+
+def export(run: str, format: str, to: str, step: int | None, emit: Emit, should_stop: ShouldStop) -> dict[str, Any]:
+    """Write a run's delivered model, or another model, in a format, and prove in its own engine that it is the
+    same model: a failed proof leaves nothing behind.
+
+    Raises:
+        UsageError: no such format.
+        ModelError: the proof failed.
+    """
+    if format not in EXPORT_FORMATS:
+        raise UsageError(f"there is no export format '{format}'", f"formats: {', '.join(EXPORT_FORMATS)}")
+    job = Job(Run.open(Path(run)), emit, should_stop)
+    loaded = job.at_step(step) if step is not None else load(resolve(run))
+    layout = job.layouts.default
+    clips = [clip for clip in job.sets[0][2] if job.layouts.of(clip) == layout][:PROOF_CLIPS]
+    audio = [np.asarray(job.corpus.audio(clip)) for clip in clips]
+    # To the model's own limit, as `generate` goes.
+    options = DecodeOptions(max_new_tokens=loaded.max_target_positions, batch=1)
+    expected = transcribe_clips(
+        loaded.model, audio, [layout] * len(audio), options, _progress("export", "what it says", emit, should_stop)
+    )
+    folder = export_hf(loaded, Path(to), language=layout.language, task=layout.task)
+    emit(Event("line", {"label": "export", "text": f"{folder}, as transformers reads it"}))
+    emit(Event("progress", {"label": "proof", "done": 0, "total": None, "text": "in a fresh process"}))
+    try:
+        prove_hf(folder, audio, expected)
+    except Exception:
+        _remove(folder)
+        raise
+    proof = {"clips": len(clips), "engine": "transformers", "text_equal": True}
+    emit(Event("line", {"label": "proof", "text": f"transformers, in a fresh process: the same text on {len(clips)} clips"}))
+    return {"folder": str(folder), "format": format, "proof": proof}
+
+
+def transcribe(
+    model: str, files: Sequence[str], recipe: dict[str, Any], emit: Emit, should_stop: ShouldStop
+) -> list[dict[str, Any]]:
+    """Transcripts of audio files of any length: `[{"file", "text", "segments": [{"start", "end", "text"}]}]`.
+
+    Raises:
+        DataError: a file is missing or not audio.
+    """
+    settings = Recipe.model_validate(recipe)
+    for file in files:
+        if not Path(file).is_file():
+            raise DataError(f"there is no file {file}")
+    facts = machine_facts(settings.machine)
+    loaded: LoadedModel = load(resolve(model))
+    loaded.model.to(facts.device)
+    layout = Layouts(model, settings.model.language, settings.model.task).default
+    results = []
+    for number, file in enumerate(files):
+        samples = decode(Path(file)).samples
+        if should_stop():
+            raise Stopped(f"stopped before {file}")
+        seconds = len(samples) / SAMPLE_RATE
+        emit(Event("progress", {"label": "hearing", "done": number, "total": len(files), "text": f"{file}, {seconds:.0f} s"}))
+        if len(samples) <= WINDOW_SAMPLES:
+            options = DecodeOptions(precision=facts.precision)
+            text = transcribe_clips(loaded.model, [samples], [layout], options)[0]
+            segments = [{"start": 0.0, "end": round(seconds, 2), "text": text}]
+        else:
+            segments = transcribe_long(loaded, samples, layout)
+            text = " ".join(segment["text"] for segment in segments)
+        results.append({"file": file, "text": text, "segments": segments})
+    return results
+
+
+def _progress(label: str, text: str, emit: Emit, should_stop: ShouldStop) -> Callable[[int, int], None]:
+    def show(done: int, total: int) -> None:
+        emit(Event("progress", {"label": label, "done": done, "total": total, "text": text}))
+        if should_stop():
+            raise Stopped(f"stopped during {label}")
+
+    return show
+
+
+def _remove(folder: Path) -> None:
+    import shutil
+
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+STEPS: dict[str, Callable[..., Any]] = {
+    "train": train,
+    "evaluate": evaluate,
+    "export": export,
+    "transcribe": transcribe,
+}
