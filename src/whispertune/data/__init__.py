@@ -1,0 +1,1 @@
+"""From a source to a corpus: read, decode, check, split. No model is needed for any of it."""

@@ -1,0 +1,139 @@
+"""A data set on the Hub, downloaded whole or read over the network row by row.
+
+Streaming reads Parquet where it lies (every open set has a Parquet copy in its branch
+`refs/convert/parquet`), so no script of the set is ever run and the `datasets` package is not needed.
+"""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path, PurePosixPath
+
+import pyarrow.parquet as pq
+
+from whispertune.corpus import require_space
+from whispertune.data.sources import (
+    METADATA,
+    SPLIT_NAMES,
+    Source,
+    Table,
+    batches,
+    read_folder,
+    read_parquet,
+    split_in,
+    table_rows,
+)
+from whispertune.errors import DataError
+
+_ID = re.compile(r"^\w[\w.-]*/\w[\w.-]*(?::[\w.-]+)?$")
+CONVERTED = "refs/convert/parquet"
+"""The branch where the Hub itself keeps each set as Parquet: `config/split/0000.parquet`."""
+
+
+def is_hub_id(source: str) -> bool:
+    """`owner/name` or `owner/name:config`."""
+    return bool(_ID.match(source))
+
+
+def read_hub(source: str, *, streaming: bool = False, speaker_column: str | None = None) -> Source:
+    """Rows of a data set on the Hub; with `streaming` nothing is stored but the corpus.
+
+    Raises DataError, in one line, when the Hub cannot be reached, has no such set, or the set has no readable
+    form.
+    """
+    from huggingface_hub.errors import GatedRepoError, HFValidationError, RepositoryNotFoundError
+
+    repo = source.partition(":")[0]
+    try:
+        return _read(source, streaming, speaker_column)
+    except GatedRepoError as error:
+        raise DataError(
+            f"{repo} on the Hub asks for its terms to be accepted",
+            "accept them on its page, then run `hf auth login`",
+        ) from error
+    except (RepositoryNotFoundError, HFValidationError) as error:
+        raise DataError(
+            f"there is no folder {source} here, and no data set {repo} on the Hub that you may read",
+            "check the name; for a private set run `hf auth login`",
+        ) from error
+    except OSError as error:  # all that huggingface_hub raises for a network or a server is an OSError
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise DataError(
+            f"there is no folder {source} here, and the Hub cannot be reached for {repo}: {reason}",
+            "check the path; or go online",
+        ) from error
+
+
+def _read(source: str, streaming: bool, speaker_column: str | None) -> Source:
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.constants import HF_HUB_CACHE
+    from huggingface_hub.errors import RevisionNotFoundError
+
+    repo, _, config = source.partition(":")
+    revision: str | None = None
+    sizes = _files(repo, None)
+    chosen = _choose(repo, sizes, config)
+    if not chosen or (streaming and not chosen[0].endswith(".parquet")):
+        try:
+            revision, sizes = CONVERTED, _files(repo, CONVERTED)
+        except RevisionNotFoundError:
+            sizes = {}
+        chosen = _choose(repo, sizes, config)
+    if not chosen:
+        of = f"configuration '{config}' of {repo}" if config else repo
+        raise DataError(f"{of} on the Hub has neither Parquet nor {' / '.join(METADATA)}")
+    size = sum(sizes[name] for name in chosen)
+    if streaming:
+        return _stream(repo, revision, chosen, size, speaker_column)
+    require_space(Path(HF_HUB_CACHE), size, "the download")
+    # Names are matched as patterns: a bracket in one would be a set of characters.
+    patterns = [re.sub(r"[\[*?]", lambda m: f"[{m[0]}]", name) for name in chosen]
+    root = Path(snapshot_download(repo, repo_type="dataset", revision=revision, allow_patterns=patterns))
+    if chosen[0].endswith(".parquet"):
+        return read_parquet(root, speaker_column, [root / name for name in chosen])
+    top = next(PurePosixPath(name).parent for name in chosen if PurePosixPath(name).name in METADATA)
+    return read_folder(root / (top.parent if top.name in SPLIT_NAMES else top), speaker_column)
+
+
+def _files(repo: str, revision: str | None) -> dict[str, int]:
+    """Files of the set and their sizes in bytes."""
+    from huggingface_hub import HfApi
+    from huggingface_hub.hf_api import RepoFile
+
+    tree = HfApi().list_repo_tree(repo, recursive=True, revision=revision, repo_type="dataset")
+    return {entry.path: entry.size for entry in tree if isinstance(entry, RepoFile)}
+
+
+def _choose(repo: str, names: dict[str, int], config: str) -> list[str]:
+    """The Parquet files that are meant, or else everything beside a metadata file; sorted."""
+    inside = [n for n in names if not config or config in PurePosixPath(n).parts[:-1]]
+    if parquet := sorted(n for n in inside if n.endswith(".parquet")):
+        tops = {PurePosixPath(n).parts[0] for n in parquet if "/" in n} - {"data"} - set(SPLIT_NAMES)
+        if not config and len(tops) > 1:
+            shown = ", ".join(sorted(tops)[:12]) + (" …" if len(tops) > 12 else "")
+            raise DataError(
+                f"{repo} has {len(tops)} configurations: {shown}", f"name one: {repo}:{min(tops)}"
+            )
+        return parquet
+    if any(PurePosixPath(n).name in METADATA for n in inside):
+        return sorted(n for n in inside if not PurePosixPath(n).name.startswith("."))
+    return []
+
+
+def _stream(
+    repo: str, revision: str | None, names: list[str], size: int, speaker_column: str | None
+) -> Source:
+    from huggingface_hub import HfFileSystem
+
+    files = HfFileSystem()
+    at = f"datasets/{repo}" + (f"@{revision.replace('/', '%2F')}" if revision else "")
+    total = 0
+    for name in names:
+        with files.open(f"{at}/{name}") as file:
+            total += pq.read_metadata(file).num_rows
+
+    def tables() -> Iterator[Table]:
+        for name in names:
+            with files.open(f"{at}/{name}") as file:
+                yield batches(file), name, split_in(PurePosixPath(name)), None
+
+    return Source(table_rows(tables(), speaker_column), total, size)
