@@ -381,8 +381,9 @@ def test_the_numbers_are_on_the_page_with_units_and_a_true_minus():
     text = page(better()).text()
     for shown in (
         "−18.3\u202fpoints", "[−21.0, −15.7]", "43.2\u202f%", "24.9\u202f%", "−18.3\u202fpt",
-        "169 test clips, 1,204 words", "120 clips better", "9 clips worse", "40 clips the same",
-        "95 % of 10,000 redrawings of the 64 speakers gave.", "fewer mistakes in all of them. The dashed",
+        "169 test clips, 1,204 words", "120 clips better 40 same 9 worse",
+        "95 % of 10,000 redrawings of the same speech gave. For the goal, 64 speakers were redrawn, and",
+        "the tuned model made fewer mistakes in all of those draws. The dashed mark",
         "guard, passed", "guard, unproven", "allowed +1.0", "71 of 80", "88.8\u202f%",
         "12 min in all", "baseline 2 min 23 s", "training 6 min 40 s",
         "learning rate 2e-05 default of tiny.en, full fine-tuning", "train.learning_rate 2e-05",
