@@ -176,7 +176,7 @@ def install_torch(machine):
 def install_project(machine):
     held = _build()
     need_room(machine, PROJECT_MB)
-    print(f"packages   whispertune[{EXTRAS}] and what its tests need: up to about {PROJECT_MB:,} MB, some minutes")
+    print(f"packages   whispertune[{EXTRAS}], tools for tests: up to about {PROJECT_MB:,} MB, some minutes")
     pip("install", "--quiet", "--constraint", HOLD, "--editable", f".[{EXTRAS}]", "--group", "dev")
     if _build() != held:
         raise SetupError(f"{held} was held, and .venv now has {_build()}", START_AGAIN)

@@ -110,6 +110,7 @@ def detect(
     arch = arch or platform.machine()
     path = os.environ.get("PATH", "") if path is None else path
     wsl = (root / "dev/dxg").exists()
+    gpus: tuple[Gpu, ...]
     if system == "Darwin":
         gpus = (Gpu("apple", "Apple GPU (shares the system's memory)"),) if arch == "arm64" else ()
         driver = None

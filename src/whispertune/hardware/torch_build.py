@@ -162,16 +162,17 @@ def installed_build(python: Path | str) -> Build | None:
         return None
     if not found or not (version_file := Path(found).with_name("version.py")).is_file():
         return None
-    values: dict[str, str | None] = {}
+    values = {}
     for node in ast.parse(version_file.read_text(encoding="utf-8")).body:
-        target = node.targets[0] if isinstance(node, ast.Assign) else getattr(node, "target", None)
-        if isinstance(target, ast.Name) and isinstance(getattr(node, "value", None), ast.Constant):
-            values[target.id] = node.value.value
+        if isinstance(node, ast.Assign | ast.AnnAssign) and isinstance(node.value, ast.Constant):
+            target = node.targets[0] if isinstance(node, ast.Assign) else node.target
+            if isinstance(target, ast.Name):
+                values[target.id] = node.value.value
     version = values.get("__version__")
     if not version:
         return None
     kind: Kind = "rocm" if values.get("hip") else "cuda" if values.get("cuda") else "cpu"
-    return Build(version, kind, Path(found).parent.parent)
+    return Build(str(version), kind, Path(found).parent.parent)
 
 
 def gpu_trouble(machine: Machine) -> Trouble | None:
