@@ -1,4 +1,4 @@
-"""The Hugging Face folder: every file that a plain `transformers`, or a converter, looks for; and its proof."""
+"""The Hugging Face folder: every file that plain `transformers` or a converter looks for; and its proof."""
 
 import json
 import os
@@ -115,7 +115,7 @@ def _generation_config(loaded: LoadedModel, code: str | None, task: str) -> Gene
 
 
 def _write_tokenizer(loaded: LoadedModel, folder: Path, code: str | None, task: str) -> None:
-    """transformers 5 writes only tokenizer.json; converters and older versions need the other files as well."""
+    """transformers 5 writes only tokenizer.json; converters and older versions need the others too."""
     loaded.tokenizer.save_pretrained(folder)  # a copy: the caller's keeps its prefix
     tokenizer = WhisperTokenizer.from_pretrained(str(folder), local_files_only=True)
     if loaded.is_multilingual:
@@ -140,6 +140,9 @@ def _write_tokenizer(loaded: LoadedModel, folder: Path, code: str | None, task: 
     settings = json.loads(path.read_text(encoding="utf-8"))
     for passing in ("is_local", "local_files_only", "normalizer_file", "name_or_path"):
         settings.pop(passing, None)  # how it was loaded here, not what it is
+    # transformers 5 lists them under another key, which its predecessors take for a dictionary and fail on.
+    settings.pop("extra_special_tokens", None)
+    settings["additional_special_tokens"] = special
     _write_json(path, settings | {"language": code, "task": task if loaded.is_multilingual else None})
 
 
@@ -224,7 +227,7 @@ def prove_hf(folder: Path, clips_audio: Sequence[np.ndarray], expected_texts: Se
         found = json.loads(answer.read_text(encoding="utf-8"))
     if found["missing"] or found["unexpected"]:
         raise ModelError(
-            f"{folder} reloads with weights missing ({found['missing']}) or unexpected ({found['unexpected']})"
+            f"{folder} reloads with weights missing {found['missing']} or unexpected {found['unexpected']}"
         )
     if not found["tied"]:
         raise ModelError(f"{folder} reloads with an output head that is not the token embedding")
