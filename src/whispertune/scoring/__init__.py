@@ -1,0 +1,1 @@
+"""What was said against what was heard: normalising, aligning, intervals and the verdict. No torch here."""

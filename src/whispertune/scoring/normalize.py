@@ -1,0 +1,223 @@
+"""The common form of two texts before their words are compared. Its name is printed with each score.
+
+**English** (`english-1`) is OpenAI's Whisper normaliser (Radford et al. 2022, appendix C; the package
+`whisper-normalizer`), so figures compare with the field: lower case, US spelling, contractions written out,
+"hmm" and "uh" dropped, punctuation and diacritics removed, spoken numbers as digits. Then our policy:
+
+**Numbers compare digit by digit**, on both sides, because the field's rules turn "six four three nine" into
+the one word "6439" and leave "6, 4, 3, 9" as four, so the same four spoken digits score 100 % and more.
+
+    six four three nine, 6439, 6, 4, 3, 9      6 4 3 9
+    twenty five, twenty-five, 25               2 5
+    nineteen nineties, 1990s                   1 9 9 0s         a suffix stays with the last digit
+    twenty first, 21st                         2 1st
+    one, 1                                     1
+    double oh seven, 007                       0 0 7
+    three point five, 3.5                      3 point 5        a spoken point is a word
+    twenty dollars, $20                        2 0 dollars      so are a currency, a percent, a sign
+    ten percent, 10%                           1 0 percent
+    minus five, -5                             minus 5
+    one million, 1,000,000                     1 0 0 0 0 0 0    price of the rule: seven words, not two
+
+**Every other language** (`unicode-1`): letters, digits and combining marks are kept (vowel signs of Hindi,
+points of Hebrew and Arabic carry sound, and dropping or splitting at them changes the number of words),
+composed (NFC), case folded; punctuation and symbols become spaces; full-width letters become ordinary ones;
+digits of any script become 0-9 and compare digit by digit. Number words and spelling are left alone: those
+rules exist for English only. Turkish and Azerbaijani fold I to ı. Where an apostrophe is a letter of the word
+(Ukrainian, Hebrew gershayim, ...) it is dropped without splitting the word.
+
+**Languages written without spaces between words** (`characters-1`: Chinese, Cantonese, Japanese, Thai, Lao,
+Burmese, Khmer, Tibetan): as above, each written character is a word of its own, Latin words stay whole, and
+the character error rate comes first. Traditional and simplified characters are different.
+
+Everywhere: Whisper's markers `<|...|>` and notes in brackets such as `[noise]` or `(laughs)` are no words.
+"""
+
+import re
+import unicodedata
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cache, lru_cache
+from typing import Literal
+
+from whisper_normalizer.english import EnglishNumberNormalizer, EnglishTextNormalizer
+
+from whispertune.errors import UsageError
+
+UNSPACED_LANGUAGES = frozenset({"zh", "yue", "ja", "th", "lo", "my", "km", "bo"})
+"""Whisper's languages whose writing puts no space between words: their words cannot be counted."""
+
+DOTTED_I_LANGUAGES = frozenset({"tr", "az"})
+"""I and ı, İ and i are the pairs of upper and lower case."""
+
+LETTER_APOSTROPHE_LANGUAGES = frozenset({"uk", "be", "he", "yi", "uz", "haw", "br"})
+"""An apostrophe (geresh, gershayim) inside a word is part of its spelling, not an elision as in l'homme."""
+
+_MARKER = re.compile(r"<\|[^|>]*\|>")
+_NOTE = re.compile(r"[<\[【][^>\]】]*[>\]】]|\([^)]+\)")
+_INNER_APOSTROPHE = re.compile(r"(?<=\S)['’‘ʼʻ`\"”״׳](?=\w)")
+_BETWEEN_DIGITS = re.compile(r"(?<=[0-9])(?=[0-9])")
+_UNSPACED_SCRIPT = re.compile(
+    "[\u0e00-\u0eff\u0f00-\u0fff\u1000-\u109f\u1780-\u17ff"  # Thai and Lao, Tibetan, Myanmar, Khmer
+    "\u3005-\u3007\u3031-\u3035\u3040-\u30ff\u31f0-\u31ff"  # kana and iteration marks
+    "\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]"  # Han
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Normalizer:
+    """Turns a text into its words, joined by single spaces; the same on both sides of a comparison."""
+
+    name: str
+    """Printed with each score; only scores of one name compare. The digit is the version of the rules."""
+    description: str
+    scores_by: Literal["wer", "cer"]
+    """The rate that comes first for this language."""
+    _rules: Callable[[str], str] = field(repr=False, compare=False)
+
+    def __call__(self, text: str) -> str:
+        return self._rules(text)
+
+    def characters(self, normalized: str) -> str:
+        """The characters that the character error rate compares.
+
+        Spaces between words count, as in jiwer; languages without such spaces have none.
+        """
+        return normalized.replace(" ", "") if self.scores_by == "cer" else normalized
+
+
+def normalizer_for(language: str | None) -> Normalizer:
+    """The normaliser of a language: a Whisper code such as `en`, also `en-GB`; None when it is not known.
+
+    Raises UsageError for anything that is not a language code.
+    """
+    if language is None:
+        return _normalizer("")
+    code = re.split(r"[-_]", language.strip().lower())[0]
+    if not re.fullmatch(r"[a-z]{2,3}", code):
+        hint = "Whisper's codes have two or three letters, such as en, cs, yue"
+        raise UsageError(f"{language!r} is not a language code", hint)
+    return _normalizer(code)
+
+
+@cache
+def _normalizer(code: str) -> Normalizer:
+    if code == "en":
+        description = (
+            "Whisper's English normaliser (lower case, US spelling, contractions written out, "
+            "no punctuation); numbers digit by digit"
+        )
+        return Normalizer("english-1", description, "wer", lru_cache(maxsize=65_536)(_English()))
+    own_rules = code in DOTTED_I_LANGUAGES | LETTER_APOSTROPHE_LANGUAGES
+    description = "case folded, no punctuation, combining marks kept, numbers digit by digit"
+    if code in UNSPACED_LANGUAGES:
+        description += ", each character a word"
+        return Normalizer(
+            "characters-1", description, "cer", lambda text: _split_characters(_unicode(text, code))
+        )
+    name = f"unicode-1:{code}" if own_rules else "unicode-1"
+    return Normalizer(name, description, "wer", lambda text: _unicode(text, code))
+
+
+def strip_markers(text: str) -> str:
+    """The text as written, in composed form (NFC), without Whisper's own markers such as `<|0.00|>`."""
+    return " ".join(unicodedata.normalize("NFC", _MARKER.sub(" ", text)).split())
+
+
+def _speech_only(text: str) -> str:
+    """Without markers and notes in brackets; one encoding for each letter and digit."""
+    text = _MARKER.sub(" ", text)
+    if not text.isascii():
+        text = "".join(
+            unicodedata.normalize("NFKC", c) if unicodedata.east_asian_width(c) in "FH" else c for c in text
+        )
+    # A space in place of the note, where Whisper's rules put nothing: "so[noise]yes" is two words.
+    return _NOTE.sub(" ", unicodedata.normalize("NFC", text))
+
+
+class _Characters(dict[int, str]):
+    """For `str.translate`: what becomes of each character, worked out when first met."""
+
+    def __missing__(self, codepoint: int) -> str:
+        self[codepoint] = result = self._replacement(chr(codepoint))
+        return result
+
+    @staticmethod
+    def _replacement(c: str) -> str:
+        category = unicodedata.category(c)
+        if category == "Nd":
+            return str(unicodedata.decimal(c))
+        # Nothing to hear: joiners, direction marks, enclosing marks, variation selectors, the Arabic stretch.
+        if category in ("Cf", "Me") or c == "\u0640" or "VARIATION SELECTOR" in unicodedata.name(c, ""):
+            return ""
+        return c if category[0] in "LNM" else " "
+
+
+_CHARACTERS = _Characters()
+
+
+def _unicode(text: str, language: str) -> str:
+    text = _speech_only(text)
+    if language in DOTTED_I_LANGUAGES:
+        text = text.replace("İ", "i").replace("I", "ı")
+    if language in LETTER_APOSTROPHE_LANGUAGES:
+        text = _INNER_APOSTROPHE.sub("", text)
+    text = unicodedata.normalize("NFC", text.casefold()).translate(_CHARACTERS)
+    words = (_without_orphan_marks(word) for word in _BETWEEN_DIGITS.sub(" ", text).split())
+    return " ".join(word for word in words if word)
+
+
+def _without_orphan_marks(word: str) -> str:
+    """A mark whose letter was a symbol (an accent over an emoji) is no word."""
+    while word and unicodedata.category(word[0])[0] == "M":
+        word = word[1:]
+    return word
+
+
+def _split_characters(text: str) -> str:
+    """Each character of an unspaced script, with its marks, a word of its own."""
+    parts: list[str] = []
+    previous_unspaced = False
+    for c in text:
+        unspaced = _UNSPACED_SCRIPT.match(c) is not None
+        if unicodedata.category(c)[0] != "M":
+            if unspaced or previous_unspaced:
+                parts.append(" ")
+            previous_unspaced = unspaced
+        parts.append(c)
+    return " ".join("".join(parts).split())
+
+
+class _EnglishNumbers(EnglishNumberNormalizer):
+    """The field's numbers, then each digit, point, sign and unit as a word of its own."""
+
+    CURRENCIES = (("$", "dollars"), ("€", "euros"), ("£", "pounds"), ("¢", "cents"))
+
+    def __call__(self, s: str) -> str:
+        # The field writes 1 as "one" for readability, also inside "$1" and "0.1", which later rules break up.
+        s = re.sub(r"\bone(s?)\b", r"1\1", super().__call__(s))
+        for symbol, word in self.CURRENCIES:
+            s = re.sub(rf"[{symbol}]([0-9.]*[0-9])", rf"\1 {word}", s)
+        s = re.sub(r"(?<=[0-9])%", " percent", s)
+        s = re.sub(r"(?<!\S)-(?=[0-9.])", "minus ", s)
+        s = re.sub(r"(?<!\S)\+(?=[0-9.])", "plus ", s)
+        s = re.sub(r"(?:(?<=[0-9])|(?<!\S))\.(?=[0-9])", " point ", s)
+        return _BETWEEN_DIGITS.sub(" ", s)
+
+
+class _English:
+    def __init__(self) -> None:
+        self._whisper = EnglishTextNormalizer()
+        self._whisper.standardize_numbers = _EnglishNumbers()
+
+    def __call__(self, text: str) -> str:
+        text = _speech_only(text).lower()
+        text = re.sub(r"[’‘ʼ]", "'", text)  # the field's contractions know only the straight apostrophe
+        text = re.sub(r"…|\.{2,}", " ", text)  # "wait...5" has no decimal point
+        # The field drops a written sign and keeps a spoken one.
+        text = re.sub(r"(?<!\S)[-−](?=[0-9.])", "minus ", text)
+        text = re.sub(r"(?<!\S)\+(?=[0-9.])", "plus ", text)
+        text = re.sub(r"(?<=[0-9]),(?=[0-9])", "", text)
+        # The field reads digits as a number, which loses leading zeros (007) and fails on a loop of digits.
+        text = re.sub(r"(?<![0-9.])0[0-9]+|[0-9]{16,}", lambda digits: " ".join(digits.group()), text)
+        return " ".join(re.sub(r"[.%$€£¢+-]", " ", self._whisper(text)).split())

@@ -1,0 +1,189 @@
+"""One common form for two texts: the numbers policy, marks, markers, and English rules only for English."""
+
+import random
+import unicodedata
+
+import pytest
+from whisper_normalizer.english import EnglishNumberNormalizer
+
+from whispertune.errors import UsageError
+from whispertune.scoring.align import score_clip
+from whispertune.scoring.normalize import normalizer_for, strip_markers
+
+ENGLISH = normalizer_for("en")
+
+
+@pytest.mark.parametrize("language", ["english", "", "e", "12", "Czech language"])
+def test_what_is_no_language_code_is_refused(language):
+    with pytest.raises(UsageError) as caught:
+        normalizer_for(language)
+    assert caught.value.what == f"{language!r} is not a language code"
+    assert "en, cs, yue" in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    "spellings, words",
+    [
+        (["six four three nine", "6439", "6, 4, 3, 9", "6-4-3-9", "6 4 3 9", "six 4 three 9"], "6 4 3 9"),
+        (["twenty five", "Twenty-five", "25"], "2 5"),
+        (["nineteen nineties", "1990s"], "1 9 9 0s"),
+        (["twenty first", "21st"], "2 1st"),
+        (["first", "1st"], "1st"),
+        (["one", "1"], "1"),
+        (["double oh seven", "007", "0-0-7"], "0 0 7"),
+        (["three point five", "3.5"], "3 point 5"),
+        (["zero point one", "0.1"], "0 point 1"),
+        (["twenty dollars", "$20"], "2 0 dollars"),
+        (["one dollar", "$1"], "1 dollars"),
+        (["two dollars and fifty cents", "$2.50"], "2 point 5 0 dollars"),
+        (["fifty cents", "$0.50"], "5 0 cents"),
+        (["ten percent", "10%", "10 per cent"], "1 0 percent"),
+        (["one percent", "1%"], "1 percent"),
+        (["minus five", "-5", "−5"], "minus 5"),
+        (["plus four four", "+44"], "plus 4 4"),
+        (["three thirty", "3:30"], "3 3 0"),
+        (["nine eleven", "9/11"], "9 1 1"),
+        (["one million", "1,000,000"], "1 0 0 0 0 0 0"),
+        (["room 101b", "room one oh one b"], "room 1 0 1 b"),
+    ],
+)
+def test_english_numbers_compare_digit_by_digit(spellings, words):
+    assert {spelling: ENGLISH(spelling) for spelling in spellings} == dict.fromkeys(spellings, words)
+
+
+def test_case_53_four_spoken_digits_are_four_words():
+    score = score_clip("a", "six four three nine", "6, 4, 3, 9", ENGLISH)
+    assert (score.words.errors, score.words.reference_length) == (0, 4)
+    score = score_clip("a", "six four three nine", "6, 4, 8, 9", ENGLISH)
+    assert score.words.percent == 25
+
+
+@pytest.mark.parametrize(
+    "text, words",
+    [
+        ("The colour can't fade — it's Mr. Hale’s!", "the color can not fade it is mister hale is"),
+        ("We can’t, Uh, go", "we can not go"),
+        ("wait...5 of them, wait…5", "wait 5 of them wait 5"),
+        ("H.323", "h 3 2 3"),
+        ("Café", "cafe"),
+        ("$", ""),
+        ("costs a $", "costs a"),
+        ("9" * 5000, " ".join("9" * 5000)),
+    ],
+)
+def test_english_follows_the_field(text, words):
+    assert ENGLISH(text) == words
+
+
+def test_english_never_fails_whatever_number_words_follow_each_other():
+    random.seed(0)
+    written = ["5", "20", "1990s", "$3", "0.5", "a", "half", "%", ".", "-7", "+", "¢5", "£", "1st", "٣", "½"]
+    vocabulary = [*EnglishNumberNormalizer().words, *written]
+    for _ in range(2000):
+        text = " ".join(random.choices(vocabulary, k=random.randint(1, 7)))
+        words = ENGLISH(text)
+        assert not set(words) & set(".%$€£¢+-"), text
+
+
+@pytest.mark.parametrize("language", ["en", "cs", "he", "zh", None])
+@pytest.mark.parametrize(
+    "text", ["<|0.00|> hello<|1.00|>", "<|startoftranscript|><|en|>Hello", "[noise] hello", "(laughs) Hello!"]
+)
+def test_case_45_markers_and_notes_are_no_words(language, text):
+    assert normalizer_for(language)(text) == normalizer_for(language)("hello")
+
+
+@pytest.mark.parametrize("language", ["en", "cs", "zh"])
+def test_a_marker_or_note_between_two_words_does_not_join_them(language):
+    normalizer = normalizer_for(language)
+    assert normalizer("so<|1.00|><|1.00|>yes") == normalizer("so[noise]yes") == normalizer("so yes")
+    assert normalizer("[noise]") == normalizer("(laughs)") == normalizer("<|nospeech|>") == ""
+
+
+@pytest.mark.parametrize("language", ["en", "fr", None])
+def test_case_45_composed_and_decomposed_letters_are_the_same(language):
+    score = score_clip("a", "café", "cafe\u0301", normalizer_for(language))
+    assert score.words.errors == score.characters.errors == score.raw_words.errors == 0
+
+
+@pytest.mark.parametrize(
+    "language, text",
+    [
+        ("he", "שָׁלוֹם עוֹלָם"),
+        ("hi", "नमस्ते दुनिया क़लम हिन्दी"),
+        ("ar", "مَرْحَبًا بِالعَالَمِ"),
+        ("ta", "வணக்கம் உலகம்"),
+        ("bn", "বাংলা ভাষা"),
+    ],
+)
+def test_case_54_marks_are_kept_and_split_no_word(language, text):
+    words = normalizer_for(language)(text)
+    assert len(words.split()) == len(text.split())
+    assert words == unicodedata.normalize("NFC", text)
+    assert any(unicodedata.category(c)[0] == "M" for c in words)
+
+
+@pytest.mark.parametrize(
+    "language, text, words",
+    [
+        ("cs", "Co je to za „divnou“ loď? LC-10", "co je to za divnou loď lc 1 0"),
+        ("de", "STRASSE, Straße", "strasse strasse"),
+        ("fr", "L’homme d'Aix", "l homme d aix"),
+        ("tr", "İSTANBUL IRMAK", "istanbul ırmak"),
+        ("uk", "П'ять, п’ять, пʼять", "пять пять пять"),
+        ("he", 'צה"ל צה״ל', "צהל צהל"),
+        ("ar", "كـــتاب ٣٫٥", "كتاب 3 5"),
+        ("hi", "१२ किताबें।", "1 2 किताबें"),
+        ("es", "1.000.000 o 1000000", "1 0 0 0 0 0 0 o 1 0 0 0 0 0 0"),
+        (None, "\u2764\ufe0f ok \u0301", "ok"),
+        ("fa", "می\u200cخواهم", "میخواهم"),
+    ],
+)
+def test_other_languages(language, text, words):
+    assert normalizer_for(language)(text) == words
+
+
+def test_english_rules_stay_in_english():
+    text = "colour can't twenty five Mr one"
+    for language in ("cs", "de", "zh", None):
+        assert normalizer_for(language)(text) == "colour can t twenty five mr one"
+
+
+@pytest.mark.parametrize(
+    "language, text, words, characters",
+    [
+        ("zh", "你好，Whisper 模型１２。", "你 好 whisper 模 型 1 2", "你好whisper模型12"),
+        ("ja", "これは、ｶﾞラスです", "こ れ は ガ ラ ス で す", "これはガラスです"),
+        ("th", "น้ำ ดี", "น้ ำ ดี", "น้ำดี"),
+    ],
+)
+def test_without_spaces_characters_come_first(language, text, words, characters):
+    normalizer = normalizer_for(language)
+    assert (normalizer.name, normalizer.scores_by) == ("characters-1", "cer")
+    assert normalizer(text) == words
+    assert normalizer.characters(words) == characters
+
+
+def test_spacing_is_no_error_where_writing_has_none():
+    score = score_clip("a", "你好 世界", "你好世界", normalizer_for("zh"))
+    assert score.words.errors == score.characters.errors == 0
+    assert score.characters.reference_length == 4
+
+
+def test_names_tell_rules_apart():
+    names = {code: normalizer_for(code).name for code in ("en", "en-GB", "EN", "cs", "hi", "tr", "zh_TW")}
+    assert names == {
+        "en": "english-1",
+        "en-GB": "english-1",
+        "EN": "english-1",
+        "cs": "unicode-1",
+        "hi": "unicode-1",
+        "tr": "unicode-1:tr",
+        "zh_TW": "characters-1",
+    }
+    assert normalizer_for(None).scores_by == normalizer_for("cs").scores_by == "wer"
+    assert "digit by digit" in ENGLISH.description
+
+
+def test_the_raw_text_keeps_everything_but_markers():
+    assert strip_markers(" <|0.00|>Hello,  cafe\u0301!<|1.00|>") == "Hello, café!"
