@@ -91,7 +91,7 @@ def import_(
     to: Annotated[Path, typer.Option("--to", help="Corpus folder to make.")],
     language: Language = None,
     split: Annotated[str, typer.Option(help="90/10 (dev carved out of train) or 80/10/10.")] = "90/10",
-    seed: Annotated[int, typer.Option(help="Of the split.")] = 1,
+    seed: Annotated[int, typer.Option(help="Of the split.")] = 0,
     streaming: Annotated[bool, typer.Option("--streaming", help="Read a Hub set row by row.")] = False,
     replace: Annotated[bool, typer.Option("--replace", help="Replace the corpus that is there.")] = False,
     as_json: Json = False,
@@ -113,7 +113,7 @@ def import_(
     terminal.end()
     _show_import(terminal, summary)
     terminal.line("next", f"whispertune train {to} --model tiny.en")
-    terminal.data(summary.as_dict())
+    terminal.data(_import_data(summary))
 
 
 @app.command()
@@ -390,8 +390,21 @@ def _number(text: str, option: str) -> float:
 
 
 def _show_import(terminal: Terminal, summary: Any) -> None:
-    for text in summary.lines():
-        terminal.line("import", text)
+    rejected = sum(summary.rejected.values())
+    terminal.line("import", f"{summary.rows} rows = {summary.kept} kept + {rejected} rejected, {summary.duration_s / 60:.1f} min")
+    if rejected:
+        kinds = ", ".join(f"{count} {reason.replace('_', ' ')}" for reason, count in summary.rejected.items())
+        terminal.line("", f"{kinds}: each by name in {summary.corpus / 'rejected.jsonl'}", "warning")
+    if summary.warned:
+        kinds = ", ".join(f"{count} {reason.replace('_', ' ')}" for reason, count in summary.warned.items())
+        terminal.line("", f"{kinds}: whispertune check {summary.corpus} says which")
+    shares = ", ".join(f"{name} {seconds / 60:.1f} min" for name, seconds in summary.split_s.items())
+    terminal.line("split", f"{shares}. {summary.split}")
+
+
+def _import_data(summary: Any) -> dict[str, Any]:
+    values = {name: getattr(summary, name) for name in ("rows", "kept", "rejected", "warned", "duration_s", "split_s")}
+    return {**values, "corpus": str(summary.corpus), "findings": [_as_dict(finding) for finding in summary.findings]}
 
 
 def _show_verdict(terminal: Terminal, report: dict[str, Any]) -> None:

@@ -19,7 +19,8 @@ import torch
 from whispertune.clip import SAMPLE_RATE, Clip
 from whispertune.corpus import Corpus
 from whispertune.data.style import base_style, sentence_style
-from whispertune.data.validate import check_tokens, label_style
+from whispertune.data.text import label_style
+from whispertune.data.validate import check_tokens
 from whispertune.engine import checkpoint as checkpoints
 from whispertune.engine.device import machine_facts, versions
 from whispertune.engine.method import Tuned, prepare
@@ -32,7 +33,7 @@ from whispertune.engine.transcribe import DecodeOptions, transcribe
 from whispertune.engine.windows import Renderer, Window, WindowPlanner
 from whispertune.errors import DataError, Stopped
 from whispertune.plan import CorpusFacts, Plan, make_plan
-from whispertune.report import build_report, dev_wer
+from whispertune.report import build_report, dev_wer, score_sets
 from whispertune.report_page import render_page
 from whispertune.run import Emit, Event, Run, read_json, write_atomically, write_json
 from whispertune.ship.hf import export_hf
@@ -44,11 +45,20 @@ SHOWN_CLIPS = 40
 class Job:
     """A run being worked on: its corpora, its model, and the stages of `train`."""
 
-    def __init__(self, run: Run, emit: Emit, should_stop: ShouldStop) -> None:
+    def __init__(
+        self,
+        run: Run,
+        emit: Emit,
+        should_stop: ShouldStop,
+        keywords: Sequence[str] = (),
+        notes: Sequence[str] = (),
+    ) -> None:
         self.run = run
         self.recipe = run.recipe
         self.emit = run.recorder(emit)
         self.should_stop = should_stop
+        self.keywords = keywords
+        self.notes = notes
         self.corpus = Corpus.open(Path(self.recipe.data.corpus))
         self.guards = [Corpus.open(Path(guard)) for guard in self.recipe.data.guards]
         self.source = resolve(self.recipe.model.name)
@@ -190,6 +200,9 @@ class Job:
                 "best_step": progress.best_step or progress.step,
                 "steps": progress.step,
             },
+            ended=progress.ended,
+            keywords=self.keywords,
+            notes=self.notes,
             corpus={
                 "name": self.corpus.folder.name,
                 "fingerprint": self.corpus.fingerprint,
@@ -315,6 +328,25 @@ class Job:
             "sets": sets,
             "seconds": round(self.seconds.get(label, 0.0), 1),
         }
+
+    def _say_scores(self, label: str, system: dict[str, Any]) -> None:
+        sets = [(name, clips) for name, _, clips in self.sets]
+        scores = score_sets(sets, system, self.recipe.model.language)["sets"]
+        parts = []
+        for name, score in scores.items():
+            wer = "undefined" if score["wer"] is None else f"{score['wer']:.1f} %"
+            parts.append(f"{wer} WER on {name} ({score['clips']} clips, {score['reference_words']} words)")
+        self.emit(Event("line", {"label": label, "text": " · ".join(parts)}))
+
+    def _training_line(self, progress: Progress) -> str:
+        text = f"{progress.step} of {self.plan.steps} steps in {_span(progress.seconds / 60)}"
+        if progress.ended != "all steps":
+            text += f" ({progress.ended})"
+        if progress.best_step is not None:
+            text += f"; best dev WER {progress.best_wer:.1f} % at step {progress.best_step}"
+        steps = self._steps_once()
+        worked, waited = (sum(step[key] for step in steps) for key in ("seconds", "waiting_s"))
+        return f"{text}; waiting for data {100 * waited / max(1e-9, worked + waited):.1f} %"
 
     def _options(self) -> DecodeOptions:
         section = self.recipe.eval

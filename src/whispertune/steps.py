@@ -31,13 +31,19 @@ PROOF_CLIPS = 20
 EXPORT_FORMATS = ("hf",)
 
 
-def train(run: str, emit: Emit, should_stop: ShouldStop) -> dict[str, Any]:
+def train(
+    run: str, emit: Emit, should_stop: ShouldStop, keywords: Sequence[str] = (), notes: Sequence[str] = ()
+) -> dict[str, Any]:
     """The whole job in a run folder; returns report.json.
+
+    Args:
+        keywords: words whose recall before and after is reported.
+        notes: what the report has to say besides, such as that the speech is synthetic.
 
     Raises:
         WhispertuneError: as its stages say. What was done stays and is not done again.
     """
-    job = Job(Run.open(Path(run)), emit, should_stop)
+    job = Job(Run.open(Path(run)), emit, should_stop, keywords, notes)
     job.check()
     job.make_plan()
     before = job.baseline()

@@ -1,0 +1,273 @@
+"""From transcripts before and after to report.json: scores, verdict, and the clips that changed most."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from whispertune.clip import Clip
+from whispertune.plan import Plan
+from whispertune.recipe import Recipe
+from whispertune.run import Run
+from whispertune.scoring.align import ClipScore, Counts, Totals, keyword_recall, score_clip, word_differences
+from whispertune.scoring.bootstrap import groups_of
+from whispertune.scoring.normalize import normalizer_for
+from whispertune.scoring.verdict import GOALS, compare, judge, judge_guards
+
+NamedClips = Sequence[tuple[str, Sequence[Clip]]]
+"""The sets that are judged, `test` first, the guards behind it."""
+
+
+def score_sets(sets: NamedClips, system: Mapping[str, Any], language: str | None) -> dict[str, Any]:
+    """The scores of one system's transcripts, set by set.
+
+    Args:
+        system: `{"model", "decode", "sets": {name: [{"id", "reference", "hypothesis"}]}}`.
+        language: of clips that name none.
+    """
+    scores = {name: _scored(clips, system["sets"][name], language) for name, clips in sets}
+    return {
+        "model": system["model"],
+        "decode": system["decode"],
+        "normalizer": _normalizer(sets, language)["name"],
+        "sets": {name: _totals(Totals.of(rows)) for name, rows in scores.items()},
+    }
+
+
+def compare_sets(
+    sets: NamedClips,
+    before: Mapping[str, Any],
+    after: Mapping[str, Any],
+    recipe: Recipe,
+    keywords: Sequence[str] = (),
+) -> dict[str, Any]:
+    """The verdict on two systems' transcripts of the same clips; the first set decides, the others are guards.
+
+    Returns:
+        What report.json begins with, then `sets`, `keywords`, `clips_changed`, `settings`.
+
+    Raises:
+        DataError: other clips, references, normalisers or decoding options on either side.
+    """
+    section, language = recipe.eval, recipe.model.language
+    scored = {
+        name: (
+            _scored(clips, before["sets"][name], language),
+            _scored(clips, after["sets"][name], language),
+        )
+        for name, clips in sets
+    }
+    differences = {
+        name: compare(
+            *scored[name],
+            groups_of(clips),
+            # A guard is judged by the goal's own rate.
+            section.goal,
+            decoding_before=before["decode"],
+            decoding_after=after["decode"],
+            resamples=section.resamples,
+        )
+        for name, clips in sets
+    }
+    own, *guards = (name for name, _ in sets)
+    judgement = judge(
+        differences[own],
+        judge_guards({name: differences[name] for name in guards}, section.tolerance),
+        section.goal,
+    )
+    return {
+        **judgement.as_dict(),
+        "words": Totals.of(scored[own][0]).words.reference_length,
+        "clips": len(scored[own][0]),
+        "speaks_for": differences[own].speaks_for,
+        "sets": {name: _before_after(*pair) for name, pair in scored.items()},
+        "keywords": _keywords(scored[own], keywords, dict(sets)[own], language) if keywords else None,
+        "clips_changed": _changed(sets, scored, section.goal, language),
+        "settings": {
+            "decode": dict(before["decode"]),
+            "normalizer": _normalizer(sets, language),
+            "model": dict(before["model"]),
+            "tuned": dict(after["model"]),
+        },
+    }
+
+
+def build_report(
+    run: Run,
+    plan: Plan,
+    sets: NamedClips,
+    before: Mapping[str, Any],
+    after: Mapping[str, Any],
+    *,
+    curves: Mapping[str, Any],
+    corpus: Mapping[str, Any],
+    ended: str,
+    keywords: Sequence[str] = (),
+    notes: Sequence[str] = (),
+) -> dict[str, Any]:
+    """report.json of a run."""
+    recipe = run.recipe
+    compared = compare_sets(sets, before, after, recipe, keywords)
+    compared["settings"] |= {
+        "plan": _plan_rows(plan),
+        "corpus": dict(corpus),
+        "recipe": recipe.model_dump(mode="json"),
+        "versions": plan.versions,
+        "machine": plan.machine,
+    }
+    seconds = {event["name"]: event["seconds"] for event in run.events("stage") if event["state"] == "end"}
+    return {
+        **compared,
+        "curves": dict(curves),
+        "time": {
+            **{f"{name}_s": seconds.get(name, 0.0) for name in ("baseline", "labels", "training", "evaluation")},
+            "total_s": round(sum(seconds.values()), 1),
+        },
+        "next": _next(run.folder, compared["verdict"], recipe.model.name),
+        "notes": [*notes, *_notes(plan, sets, ended)],
+    }
+
+
+def dev_wer(references: Sequence[str], hypotheses: Sequence[str], languages: Sequence[str | None]) -> float:
+    """Corpus-level WER in percent; 100 where no reference has a word."""
+    total = Counts()
+    for reference, hypothesis, language in zip(references, hypotheses, languages, strict=True):
+        total += score_clip("", reference, hypothesis, normalizer_for(language or "en")).words
+    return 100.0 if total.percent is None else total.percent
+
+
+def _scored(clips: Sequence[Clip], rows: Sequence[Mapping[str, str]], language: str | None) -> list[ClipScore]:
+    of_clip = {clip.id: clip for clip in clips}
+    return [
+        score_clip(row["id"], row["reference"], row["hypothesis"], _normalizer_of(of_clip[row["id"]], language))
+        for row in rows
+    ]
+
+
+def _normalizer_of(clip: Clip, language: str | None) -> Any:
+    # Only .en models may leave the language out.
+    return normalizer_for(clip.language or language or "en")
+
+
+def _normalizer(sets: NamedClips, language: str | None) -> dict[str, str]:
+    used = {n.name: n.description for _, clips in sets for clip in clips for n in [_normalizer_of(clip, language)]}
+    return {"name": ", ".join(used), "description": " ".join(used.values())}
+
+
+def _totals(totals: Totals) -> dict[str, Any]:
+    words = totals.words
+    return {
+        "clips": totals.clips,
+        "wer": totals.wer,
+        "cer": totals.cer,
+        "substitutions": words.substitutions,
+        "deletions": words.deletions,
+        "insertions": words.insertions,
+        "reference_words": words.reference_length,
+        "sentence_accuracy": totals.sentence_accuracy,
+        "loops": totals.loops,
+        "empty": totals.empty_hypotheses,
+        "over_100": totals.over_100_percent,
+        "undefined": totals.undefined_references,
+        "wer_without_loops": totals.wer_without_loops,
+        "raw_wer": totals.raw_wer,
+    }
+
+
+def _before_after(before: Sequence[ClipScore], after: Sequence[ClipScore]) -> dict[str, Any]:
+    changes = [a.words.errors - b.words.errors for b, a in zip(before, after, strict=True)]
+    return {
+        "before": _totals(Totals.of(before)),
+        "after": _totals(Totals.of(after)),
+        "clips_better": sum(change < 0 for change in changes),
+        "clips_worse": sum(change > 0 for change in changes),
+        "clips_same": sum(change == 0 for change in changes),
+    }
+
+
+def _keywords(
+    pair: tuple[list[ClipScore], list[ClipScore]], words: Sequence[str], clips: Sequence[Clip], language: str | None
+) -> dict[str, Any]:
+    normalizer = _normalizer_of(clips[0], language)
+    found = [keyword_recall(scores, words, normalizer) for scores in pair]
+    before, after = ({"hits": hits, "total": total} for hits, total in found)
+    return {"words": list(words), "before": before, "after": after}
+
+
+def _changed(
+    sets: NamedClips,
+    scored: Mapping[str, tuple[list[ClipScore], list[ClipScore]]],
+    goal: str,
+    language: str | None,
+) -> list[dict[str, Any]]:
+    """Every clip whose errors changed, those that changed most first."""
+    rows = []
+    for name, clips in sets:
+        for clip, before, after in zip(clips, *scored[name], strict=True):
+            errors = GOALS[goal](before).errors, GOALS[goal](after).errors
+            if errors[0] == errors[1]:
+                continue
+            normalizer = _normalizer_of(clip, language)
+            rows.append(
+                {
+                    "set": name,
+                    "id": clip.id,
+                    "file_name": clip.file_name,
+                    "speaker": clip.speaker,
+                    "reference": before.reference,
+                    "before": before.hypothesis,
+                    "after": after.hypothesis,
+                    "errors_before": errors[0],
+                    "errors_after": errors[1],
+                    "reference_words": before.words.reference_length,
+                    "differences_before": _differences(before, normalizer),
+                    "differences_after": _differences(after, normalizer),
+                }
+            )
+    return sorted(rows, key=lambda row: -abs(row["errors_after"] - row["errors_before"]))
+
+
+def _differences(score: ClipScore, normalizer: Any) -> list[dict[str, str]]:
+    return [
+        {"op": d.operation, "reference": " ".join(d.reference), "hypothesis": " ".join(d.hypothesis)}
+        for d in word_differences(score.reference, score.hypothesis, normalizer)
+    ]
+
+
+def _plan_rows(plan: Plan) -> list[dict[str, str]]:
+    shown = {
+        "device": plan.device,
+        "precision": plan.precision,
+        "threads": f"{plan.threads}",
+        "text_style": plan.text_style,
+        "learning_rate": f"{plan.learning_rate:g}",
+        "speech_per_step_s": f"{plan.speech_per_step_s:g} s",
+        "steps": f"{plan.steps}",
+        "micro_batch": f"{plan.micro_batch} windows",
+        "eval_every": f"{plan.eval_every} steps",
+        "save_every": f"{plan.save_every} steps",
+    }
+    return [
+        {"name": name.replace("_", " "), "value": value, "reason": plan.reasons.get(name, "")}
+        for name, value in shown.items()
+    ]
+
+
+def _notes(plan: Plan, sets: NamedClips, ended: str) -> list[str]:
+    notes = list(plan.warnings)
+    if len(sets) == 1:
+        notes.append("General speech was not checked: give a corpus of it with --guard.")
+    if plan.dev_windows == 0:
+        notes.append("There were no dev clips, so the last checkpoint was delivered.")
+    if ended == "early stop":
+        notes.append("Training stopped early: the dev score had stopped getting better.")
+    if ended == "time":
+        notes.append("Training stopped when its minutes were up; more may help.")
+    return notes
+
+
+def _next(folder: Path, verdict: str, base: str) -> str:
+    if verdict == "better":
+        return f"whispertune export {folder} --format hf"
+    if verdict == "worse":
+        return f"keep {base}; a lower learning rate, fewer passes or another --method may do less harm"
+    return f"keep {base}; more clips, or more passes, may show a difference"
