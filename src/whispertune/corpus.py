@@ -4,6 +4,7 @@ Shards are plain 16-bit 16 kHz mono WAV, read by memory map; every path inside i
 be moved. `clips.parquet` opens with pandas or DuckDB; positions in it are whole samples.
 """
 
+import contextlib
 import errno
 import hashlib
 import json
@@ -135,6 +136,7 @@ class CorpusWriter:
             if self._shard is None or self._in_shard + len(samples) > self.shard_samples:
                 self._next_shard()
             offset = self._in_shard
+            assert self._shard
             self._shard.writeframesraw(samples.astype("<i2", copy=False).tobytes())
         except OSError as error:
             raise self._no_space(error) from error
@@ -165,7 +167,9 @@ class CorpusWriter:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._close_shard()
+        # On a full disk closing fails as well; the first error is the one to tell.
+        with contextlib.suppress(OSError) if kind is not None else contextlib.nullcontext():
+            self._close_shard()
         if kind is not None or not self._finished:
             shutil.rmtree(self._partial, ignore_errors=True)
             assert kind is not None, "a corpus was written but never finished"

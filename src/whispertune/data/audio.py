@@ -154,9 +154,18 @@ def _read(source: Path | bytes, name: str, size: int) -> tuple[np.ndarray, int, 
             raise NotAudio(
                 "undecodable", f"{name}: the audio changes its format half-way ({error})"
             ) from error
-        declared_s = _wav_declared(source, stream) or _declared(container, stream)
+        declared_s = None
+        if not _guessed(source, container):
+            declared_s = _wav_declared(source, stream) or _declared(container, stream)
         planes = np.concatenate(blocks, axis=1) if blocks else np.zeros((stream.channels or 1, 0), np.int16)
         return planes, rate, planes.shape[0], declared_s, errors
+
+
+def _guessed(source: Path | bytes, container) -> bool:
+    """MP3 and ADTS without a table of contents: FFmpeg guesses their length from the first frames' bit rate."""
+    head = source[:65_536] if isinstance(source, bytes) else _head(source, 65_536)
+    indexed = any(mark in head for mark in (b"Xing", b"Info", b"VBRI"))
+    return container.format.name == "aac" or (container.format.name == "mp3" and not indexed)
 
 
 def _wav_declared(source: Path | bytes, stream) -> float | None:

@@ -4,10 +4,12 @@ Streaming reads Parquet where it lies (every open set has a Parquet copy in its 
 `refs/convert/parquet`), so no script of the set is ever run and the `datasets` package is not needed.
 """
 
+import contextlib
 import re
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 
 from whispertune.corpus import require_space
@@ -40,22 +42,31 @@ def read_hub(source: str, *, streaming: bool = False, speaker_column: str | None
     Raises DataError, in one line, when the Hub cannot be reached, has no such set, or the set has no readable
     form.
     """
-    from huggingface_hub.errors import GatedRepoError, HFValidationError, RepositoryNotFoundError
+    with _plainly(source):
+        return _read(source, streaming, speaker_column)
 
+
+@contextlib.contextmanager
+def _plainly(source: str) -> Iterator[None]:
+    """What huggingface_hub raises, as one line of ours."""
+    from huggingface_hub import errors
+
+    # huggingface_hub 1 raises errors of its HTTP library for a network that fails, older ones an OSError.
+    unreachable = (OSError, getattr(errors, "HTTPError", OSError))
     repo = source.partition(":")[0]
     try:
-        return _read(source, streaming, speaker_column)
-    except GatedRepoError as error:
+        yield
+    except errors.GatedRepoError as error:
         raise DataError(
             f"{repo} on the Hub asks for its terms to be accepted",
             "accept them on its page, then run `hf auth login`",
         ) from error
-    except (RepositoryNotFoundError, HFValidationError) as error:
+    except (errors.RepositoryNotFoundError, errors.HFValidationError) as error:
         raise DataError(
             f"there is no folder {source} here, and no data set {repo} on the Hub that you may read",
             "check the name; for a private set run `hf auth login`",
         ) from error
-    except OSError as error:  # all that huggingface_hub raises for a network or a server is an OSError
+    except unreachable as error:
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise DataError(
             f"there is no folder {source} here, and the Hub cannot be reached for {repo}: {reason}",
@@ -83,7 +94,7 @@ def _read(source: str, streaming: bool, speaker_column: str | None) -> Source:
         raise DataError(f"{of} on the Hub has neither Parquet nor {' / '.join(METADATA)}")
     size = sum(sizes[name] for name in chosen)
     if streaming:
-        return _stream(repo, revision, chosen, size, speaker_column)
+        return _stream(source, revision, chosen, size, speaker_column)
     require_space(Path(HF_HUB_CACHE), size, "the download")
     # Names are matched as patterns: a bracket in one would be a set of characters.
     patterns = [re.sub(r"[\[*?]", lambda m: f"[{m[0]}]", name) for name in chosen]
@@ -97,10 +108,10 @@ def _read(source: str, streaming: bool, speaker_column: str | None) -> Source:
 def _files(repo: str, revision: str | None) -> dict[str, int]:
     """Files of the set and their sizes in bytes."""
     from huggingface_hub import HfApi
-    from huggingface_hub.hf_api import RepoFile
 
-    tree = HfApi().list_repo_tree(repo, recursive=True, revision=revision, repo_type="dataset")
-    return {entry.path: entry.size for entry in tree if isinstance(entry, RepoFile)}
+    # Listing the tree would retry for half a minute where there is no network; this fails at once.
+    info = HfApi().dataset_info(repo, revision=revision, files_metadata=True, timeout=20)
+    return {file.rfilename: file.size or 0 for file in info.siblings or []}
 
 
 def _choose(repo: str, names: dict[str, int], config: str) -> list[str]:
@@ -120,20 +131,21 @@ def _choose(repo: str, names: dict[str, int], config: str) -> list[str]:
 
 
 def _stream(
-    repo: str, revision: str | None, names: list[str], size: int, speaker_column: str | None
+    source: str, revision: str | None, names: list[str], size: int, speaker_column: str | None
 ) -> Source:
     from huggingface_hub import HfFileSystem
 
     files = HfFileSystem()
-    at = f"datasets/{repo}" + (f"@{revision.replace('/', '%2F')}" if revision else "")
+    at = f"datasets/{source.partition(':')[0]}" + (f"@{revision.replace('/', '%2F')}" if revision else "")
     total = 0
     for name in names:
         with files.open(f"{at}/{name}") as file:
             total += pq.read_metadata(file).num_rows
 
-    def tables() -> Iterator[Table]:
-        for name in names:
-            with files.open(f"{at}/{name}") as file:
-                yield batches(file), name, split_in(PurePosixPath(name)), None
+    def remote(name: str) -> Iterator[pa.RecordBatch]:
+        # Read later than `read_hub` returns: the network may fail here, too.
+        with _plainly(source), files.open(f"{at}/{name}") as file:
+            yield from batches(file)
 
-    return Source(table_rows(tables(), speaker_column), total, size)
+    tables: list[Table] = [(remote(name), name, split_in(PurePosixPath(name)), None) for name in names]
+    return Source(table_rows(tables, speaker_column), total, size)

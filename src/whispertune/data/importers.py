@@ -5,7 +5,7 @@ import dataclasses
 import hashlib
 import itertools
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,7 +13,16 @@ from whispertune.clip import SAMPLE_RATE, Clip, Finding, Split
 from whispertune.corpus import REJECTED, SAMPLE_BYTES, SCHEMA, Corpus, CorpusWriter, audio_hash, is_corpus
 from whispertune.data.audio import Decoded, NotAudio, declared_seconds, decode
 from whispertune.data.hub import is_hub_id, read_hub
-from whispertune.data.sources import SPLIT_NAMES, Row, Source, is_saved, read_folder, read_parquet, read_saved
+from whispertune.data.sources import (
+    SPLIT_NAMES,
+    Row,
+    Source,
+    is_saved,
+    metadata_of,
+    read_folder,
+    read_parquet,
+    read_saved,
+)
 from whispertune.data.split import split_clips
 from whispertune.data.text import clean_text
 from whispertune.data.validate import check_audio, check_clips, check_fit
@@ -22,9 +31,6 @@ from whispertune.errors import DataError
 END_TOLERANCE_S = 0.1
 """A segment's end may lie this far behind the recording's: times are rounded, and encoders cut the last
 frame."""
-ASSUMED_BYTES_S = 4_000
-"""Stored bytes a second where nothing could be measured: speech as Opus or MP3 at 32 kbit/s, so the estimate
-is high."""
 MEASURED_FILES = 50
 
 Progress = Callable[[int, int | None], None]
@@ -106,7 +112,7 @@ def read_source(
         opened = read_parquet(path, speaker_column)
     elif is_saved(path):
         opened = read_saved(path, speaker_column)
-    elif next(path.rglob("*.parquet"), None):
+    elif metadata_of(path) is None and next(path.rglob("*.parquet"), None):
         opened = read_parquet(path, speaker_column)
     else:
         opened = read_folder(path, speaker_column)
@@ -144,8 +150,9 @@ def import_source(
     clips: list[Clip] = []
     given: list[Split | None] = []
     done = 0
-    with CorpusWriter(to, expected_bytes=_estimate(opened), replace=replace) as writer:
-        for recording in _recordings(opened.rows):
+    expected_bytes, rows = _estimate(opened)
+    with CorpusWriter(to, expected_bytes=expected_bytes, replace=replace) as writer:
+        for recording in _recordings(rows):
             added = _add_recording(writer, recording, language, findings)
             for clip, side in added:
                 clips.append(clip)
@@ -166,25 +173,30 @@ def import_source(
     return _summary(to, done, result.clips, findings, result.description)
 
 
-def _estimate(source: Source) -> int:
-    """Bytes of the corpus: the stored size, times what a sample of the files says about bytes a second.
+def _estimate(source: Source) -> tuple[int, Iterable[Row]]:
+    """Bytes of the corpus (0 where nothing tells), and the source's rows, of which some were looked at.
 
-    Reading every header first would take minutes for 100,000 files; 50 tell enough for a yes or no.
+    The stored size, times what the headers of some files say about seconds a byte: reading every header first
+    would take minutes for 100,000 files, and these tell enough for a yes or no.
     """
-    if source.bytes is None:
-        return 0
-    rows = source.rows if isinstance(source.rows, list) else []
-    paths = list(dict.fromkeys(r.audio for r in rows if isinstance(r.audio, Path)))
+    rows: Iterable[Row] = source.rows
+    if isinstance(rows, list):
+        heads = rows[:: max(1, len(rows) // MEASURED_FILES)]
+    else:
+        rows = iter(rows)
+        heads = list(itertools.islice(rows, MEASURED_FILES))
+        rows = itertools.chain(heads, rows)
     size = duration_s = 0.0
-    for path in paths[:: max(1, len(paths) // MEASURED_FILES)]:
-        if seconds := declared_seconds(path):
-            size += path.stat().st_size
+    for audio in (row.audio for row in heads):
+        if audio is not None and (seconds := declared_seconds(audio)):
+            size += len(audio) if isinstance(audio, bytes) else audio.stat().st_size
             duration_s += seconds
-    bytes_s = size / duration_s if duration_s else ASSUMED_BYTES_S
-    return int(source.bytes / bytes_s * SAMPLE_RATE * SAMPLE_BYTES)
+    if not size or source.bytes is None:
+        return 0, rows
+    return int(source.bytes / size * duration_s * SAMPLE_RATE * SAMPLE_BYTES), rows
 
 
-def _recordings(rows: Iterator[Row]) -> Iterator[list[Row]]:
+def _recordings(rows: Iterable[Row]) -> Iterator[list[Row]]:
     """Rows that share one file, together. Readers give them one after another."""
     for _, group in itertools.groupby(rows, key=lambda r: r.audio if r.audio is not None else object()):
         yield list(group)

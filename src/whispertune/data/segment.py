@@ -90,14 +90,13 @@ def speech_in_gap(before: np.ndarray, gap: np.ndarray, after: np.ndarray) -> boo
 
 
 def _frame_dbfs(samples: np.ndarray) -> np.ndarray:
-    """`(frames,)` level of each 20 ms in dB below full scale, without DC; a rest shorter than a frame joins
-    the last."""
+    """`(frames,)` level of each 20 ms in dB below full scale, without DC; the rest after the last whole
+    frame is left out."""
     if not len(samples):
         return np.zeros(0)
     frames = max(1, len(samples) // FRAME)
-    floats = samples[: frames * FRAME].astype(np.float32)
-    floats = floats.reshape(frames, -1) / 32_768
-    power = np.square(floats - floats.mean()).mean(axis=1)
+    floats: np.ndarray = samples[: frames * FRAME].astype(np.float32).reshape(frames, -1) / 32_768
+    power: np.ndarray = np.square(floats - floats.mean()).mean(axis=1)
     return 10 * np.log10(np.maximum(power, 1e-10))
 
 

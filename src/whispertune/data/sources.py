@@ -73,12 +73,12 @@ def read_folder(folder: Path, speaker_column: str | None = None) -> Source:
     Raises DataError when there is none (saying what is expected), two at one place, or one that cannot be
     read.
     """
-    places = [(folder, None)]
-    if not _metadata(folder):
+    places: list[tuple[Path, str | None]] = [(folder, None)]
+    if not metadata_of(folder):
         places = [
             (p, p.name)
             for p in sorted(folder.iterdir())
-            if p.is_dir() and p.name in SPLIT_NAMES and _metadata(p)
+            if p.is_dir() and p.name in SPLIT_NAMES and metadata_of(p)
         ]
     if not places:
         raise DataError(
@@ -88,7 +88,7 @@ def read_folder(folder: Path, speaker_column: str | None = None) -> Source:
     rows: list[Row] = []
     findings: list[Finding] = []
     for place, split in places:
-        path = _metadata(place)
+        path = metadata_of(place)
         assert path
         own = list(_folder_rows(place, path, speaker_column))
         findings += _unlisted(place, {r.audio for r in own}, path)
@@ -102,7 +102,8 @@ def read_folder(folder: Path, speaker_column: str | None = None) -> Source:
     return Source([rows[i] for i in order], len(rows), sum(sizes.values()), findings)
 
 
-def _metadata(folder: Path) -> Path | None:
+def metadata_of(folder: Path) -> Path | None:
+    """The folder's metadata file. Raises DataError when there are two."""
     found = [folder / name for name in METADATA if (folder / name).is_file()]
     if len(found) > 1:
         raise DataError(f"{folder} has both {found[0].name} and {found[1].name}", "keep one of them")

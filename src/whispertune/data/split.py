@@ -80,11 +80,10 @@ def split_clips(
     # will do.
     apart = "test" in wanted and "dev" in wanted and len(groups) < MIN_GROUPS
     before = dict(existing or {})
+    first, pins = wanted, before
     if apart:
         first = {"test": wanted["test"]}
-        pins: dict[str, Split] = {k: "test" if side == "test" else "train" for k, side in before.items()}
-    else:
-        first, pins = wanted, before
+        pins = {k: "test" if side == "test" else "train" for k, side in before.items()}
     chosen = _assign([clips[i] for i in pool], groups, first, seed, pins)
     if apart:
         rest = [k for k, side in enumerate(chosen) if side == "train"]
@@ -107,7 +106,7 @@ def _result(clips: Sequence[Clip], sides: list[Split], level: str, description: 
     return SplitResult([replace(c, split=s) for c, s in zip(clips, sides, strict=True)], level, description)
 
 
-def _describe(level: str, count: int, named: set[str], carved: list[Split], apart: bool) -> str:
+def _describe(level: str, count: int, named: set[Split], carved: list[Split], apart: bool) -> str:
     how = {
         "speaker": f"by speaker ({count} groups): nobody who is tested was trained on",
         "recording": f"by recording ({count} groups): no recording is on two sides",

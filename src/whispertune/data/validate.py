@@ -42,7 +42,7 @@ def check_audio(name: str, samples: np.ndarray) -> list[Finding]:
     if count == 0:
         return [Finding("reject", name, "no_samples", "no samples")]
     if duration_s < MIN_S:
-        return [Finding("reject", name, "too_short", f"{duration_s:.3f} s long; {MIN_S} s is the least")]
+        return [Finding("reject", name, "too_short", f"{duration_s:.4f} s long; {MIN_S} s is the least")]
     levels = measure(samples)
     if levels.digital_silence:
         return [
@@ -212,8 +212,8 @@ def _leaks(clips: Sequence[Clip], audio_sha: Callable[[Clip], str]) -> list[Find
             shared, total = len({of(c) for c in own}), sum(c.split == side for c in clips)
             of_all = f"{len(own):,} of {total:,} clips"
             message = f"{side} shares {shared:,} {kind} with train ({of_all}): {meaning[kind]}"
-            severity = "warn" if kind in ("audio", "speakers") else "note"
-            findings.append(Finding(severity, "", f"shared_{kind}", message))
+            serious = kind in ("audio", "speakers")
+            findings.append(Finding("warn" if serious else "note", "", f"shared_{kind}", message))
     return findings
 
 
