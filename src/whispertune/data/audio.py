@@ -162,7 +162,8 @@ def _read(source: Path | bytes, name: str, size: int) -> tuple[np.ndarray, int, 
 
 
 def _guessed(source: Path | bytes, container) -> bool:
-    """MP3 and ADTS without a table of contents: FFmpeg guesses their length from the first frames' bit rate."""
+    """MP3 and ADTS without a table of contents: FFmpeg guesses their length from the first frames' bit
+    rate."""
     head = source[:65_536] if isinstance(source, bytes) else _head(source, 65_536)
     indexed = any(mark in head for mark in (b"Xing", b"Info", b"VBRI"))
     return container.format.name == "aac" or (container.format.name == "mp3" and not indexed)
