@@ -146,11 +146,11 @@ def test_the_whole_table_of_verdicts(goal, names):
     assert ("Keep the base model" in judgement.sentence) == (judgement.recommended == "base")
     assert ("general speech not checked" in judgement.sentence) == (not names and goal == "better")
     for i, status in enumerate(statuses):
-        assert any(f"(guard{i})" in reason for reason in judgement.reasons), "each guard is accounted for"
+        assert any(reason.startswith(f"Guard guard{i}") for reason in judgement.reasons), "each guard is accounted for"
         if status == "failed":
-            assert f"general speech (guard{i}) got worse" in judgement.sentence
+            assert f"guard{i} got worse" in judgement.sentence
         if status == "unproven" and judgement.verdict == "better":
-            assert f"(guard{i}) 20.0" in judgement.sentence and "not proven" in judgement.sentence
+            assert f"Guard guard{i}: 20.0" in judgement.sentence and "not proven" in judgement.sentence
 
 
 def test_sentences_are_the_ones_people_read():
@@ -165,7 +165,7 @@ def test_sentences_are_the_ones_people_read():
     guards = judge_guards({"read-en": GUARDS["failed"]})
     assert judge(GOALS["better"], guards).sentence == (
         "WORSE: it got better on your clips (these 64 speakers, 43.2 → 24.9 % WER, difference −18.3 points "
-        "[−21.0, −15.7]), but general speech (read-en) got worse: 16.1 → 19.4 %, +3.3 points [+1.9, +4.8], "
+        "[−21.0, −15.7]), but read-en got worse: 16.1 → 19.4 %, +3.3 points [+1.9, +4.8], "
         "tolerance +1. Keep the base model."
     )
     assert judge(GOALS["no_difference"]).sentence == (
@@ -174,16 +174,15 @@ def test_sentences_are_the_ones_people_read():
     )
     guards = judge_guards({"read-en": GUARDS["unproven"]})
     assert judge(GOALS["better"], guards).sentence.endswith(
-        "[−21.0, −15.7]. General speech (read-en) 20.0 → 20.8 %, +0.8 points [−0.4, +2.1]: not proven to be "
-        "within +1."
+        "[−21.0, −15.7]. Guard read-en: 20.0 → 20.8 %, +0.8 points [−0.4, +2.1], not proven to be within +1."
     )
 
 
 def test_case_19_a_worse_model_is_never_called_an_improvement():
     judgement = judge(GOALS["worse"], judge_guards({"read-en": GUARDS["failed"]}))
     assert judgement.sentence == (
-        "WORSE for these 64 speakers: 14.2 → 19.6 % WER, difference +5.4 points [+2.0, +8.8]; general speech "
-        "(read-en) got worse: 16.1 → 19.4 %, +3.3 points [+1.9, +4.8], tolerance +1. Keep the base model."
+        "WORSE for these 64 speakers: 14.2 → 19.6 % WER, difference +5.4 points [+2.0, +8.8]; read-en "
+        "got worse: 16.1 → 19.4 %, +3.3 points [+1.9, +4.8], tolerance +1. Keep the base model."
     )
     assert "improv" not in judgement.sentence.lower() and "better" not in judgement.sentence.lower()
     assert (judgement.verdict, judgement.recommended) == ("worse", "base")

@@ -281,10 +281,17 @@ def demo(
     as_json: Json = False,
 ) -> None:
     """Teach tiny.en some invented names with offline voices, and see whether it learned them."""
-    from whispertune.demo import run_demo
-
     terminal = Terminal(as_json)
-    report = run_demo(run, terminal, lambda step, **arguments: _followed(terminal, step, **arguments))
+    terminal.line("demo", "tiny.en learns names it cannot know; the speech is synthetic")
+    report = _followed(terminal, "demo", folder=str(run))
+    _show_verdict(terminal, report)
+    for name, found in report["keywords"]["sets"].items():
+        before, after = found["before"], found["after"]
+        terminal.line("names", f"{name}: {before['hits']} → {after['hits']} of {before['total']} names right")
+    for note in report["notes"]:
+        terminal.line("", note)
+    terminal.line("report", str(Run(run).page_file))
+    terminal.line("yours", "whispertune train FOLDER --model tiny.en    (a folder of clips with metadata.csv)")
     terminal.data(report)
     if report["verdict"] == "worse":
         raise typer.Exit(WORSE)

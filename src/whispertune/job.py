@@ -29,7 +29,7 @@ from whispertune.engine.model import LoadedModel, load
 from whispertune.engine.source import resolve
 from whispertune.engine.train import Progress, Training
 from whispertune.engine.train import train as run_training
-from whispertune.engine.transcribe import DecodeOptions, transcribe
+from whispertune.engine.transcribe import DecodeOptions, decode_options, transcribe
 from whispertune.engine.windows import Renderer, Window, WindowPlanner
 from whispertune.errors import DataError, Stopped
 from whispertune.plan import CorpusFacts, Plan, make_plan
@@ -90,7 +90,7 @@ class Job:
                 f"{self.corpus.folder} has no test clips, so nobody could say whether the model got better",
                 "import it again without a split column: 10 % are then held out",
             )
-        speakers = len({clip.speaker for clip in self.corpus.clips if clip.speaker})
+        speakers = len({clip.speaker for clip in train_clips if clip.speaker})
         minutes = sum(clip.duration_s for clip in train_clips) / 60
         out = len(self.corpus.rejected) + len(self.left_out)
         self.emit(
@@ -349,8 +349,7 @@ class Job:
         return f"{text}; waiting for data {100 * waited / max(1e-9, worked + waited):.1f} %"
 
     def _options(self) -> DecodeOptions:
-        section = self.recipe.eval
-        return DecodeOptions(section.max_new_tokens, section.batch, self.plan.precision)
+        return decode_options(self.recipe.eval, self.plan.device, self.plan.precision)
 
     def _corpus_facts(self) -> CorpusFacts:
         clips, text_of = self.train_clips, lambda clip: clip.text
@@ -391,7 +390,8 @@ class Job:
             self._board.add_scalar("dev/wer", data["wer"], data["step"])
             self._board.flush()
         elif event.kind == "batch":
-            self.emit(Event("line", {"label": "first row", "text": data["text"]}))
+            # What the decoder is to predict, special tokens and all: the classic label bugs are visible here.
+            self.emit(Event("line", {"label": "first row", "text": data["rows"][1].removeprefix("out").strip()}))
 
     _last_dev = ""
 

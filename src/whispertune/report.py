@@ -80,7 +80,7 @@ def compare_sets(
         "clips": len(scored[own][0]),
         "speaks_for": differences[own].speaks_for,
         "sets": {name: _before_after(*pair) for name, pair in scored.items()},
-        "keywords": _keywords(scored[own], keywords, dict(sets)[own], language) if keywords else None,
+        "keywords": _keywords(sets, scored, keywords, language) if keywords else None,
         "clips_changed": _changed(sets, scored, section.goal, language),
         "settings": {
             "decode": dict(before["decode"]),
@@ -185,12 +185,20 @@ def _before_after(before: Sequence[ClipScore], after: Sequence[ClipScore]) -> di
 
 
 def _keywords(
-    pair: tuple[list[ClipScore], list[ClipScore]], words: Sequence[str], clips: Sequence[Clip], language: str | None
+    sets: NamedClips,
+    scored: Mapping[str, tuple[list[ClipScore], list[ClipScore]]],
+    words: Sequence[str],
+    language: str | None,
 ) -> dict[str, Any]:
-    normalizer = _normalizer_of(clips[0], language)
-    found = [keyword_recall(scores, words, normalizer) for scores in pair]
-    before, after = ({"hits": hits, "total": total} for hits, total in found)
-    return {"words": list(words), "before": before, "after": after}
+    """How many of the keywords said were heard, before and after: in the first set, and in each."""
+    by_set: dict[str, dict[str, dict[str, int]]] = {}
+    for name, clips in sets:
+        found = [keyword_recall(scores, words, _normalizer_of(clips[0], language)) for scores in scored[name]]
+        before, after = ({"hits": hits, "total": total} for hits, total in found)
+        if before["total"]:
+            by_set[name] = {"before": before, "after": after}
+    own = by_set.get(sets[0][0], {"before": {"hits": 0, "total": 0}, "after": {"hits": 0, "total": 0}})
+    return {"words": list(words), **own, "sets": by_set}
 
 
 def _changed(

@@ -15,10 +15,12 @@ import torch
 from whispertune.clip import SAMPLE_RATE, WINDOW_SAMPLES
 from whispertune.corpus import Corpus
 from whispertune.data.audio import decode
+from whispertune.demo import NOTES, prepare_demo
+from whispertune.demo.sentences import JARGON
 from whispertune.engine.device import machine_facts
 from whispertune.engine.evaluate import Layouts, ShouldStop, capped, transcripts
 from whispertune.engine.model import LoadedModel, load, resolve
-from whispertune.engine.transcribe import DecodeOptions, transcribe_long
+from whispertune.engine.transcribe import DecodeOptions, decode_options, transcribe_long
 from whispertune.engine.transcribe import transcribe as transcribe_clips
 from whispertune.errors import DataError, Stopped, UsageError
 from whispertune.job import Job
@@ -61,7 +63,7 @@ def evaluate(
     opened = Corpus.open(Path(corpus))
     clips = capped(opened.split("test") or opened.clips, settings.eval.test_minutes)
     facts = machine_facts(settings.machine)
-    options = DecodeOptions(settings.eval.max_new_tokens, settings.eval.batch, facts.precision)
+    options = decode_options(settings.eval, facts.device, facts.precision)
 
     def decoded(name: str) -> dict[str, Any]:
         loaded = load(resolve(name))
@@ -137,7 +139,7 @@ def transcribe(
         seconds = len(samples) / SAMPLE_RATE
         emit(Event("progress", {"label": "hearing", "done": number, "total": len(files), "text": f"{file}, {seconds:.0f} s"}))
         if len(samples) <= WINDOW_SAMPLES:
-            options = DecodeOptions(precision=facts.precision)
+            options = decode_options(settings.eval, facts.device, facts.precision)
             text = transcribe_clips(loaded.model, [samples], [layout], options)[0]
             segments = [{"start": 0.0, "end": round(seconds, 2), "text": text}]
         else:
@@ -145,6 +147,12 @@ def transcribe(
             text = " ".join(segment["text"] for segment in segments)
         results.append({"file": file, "text": text, "segments": segments})
     return results
+
+
+def demo(folder: str, emit: Emit, should_stop: ShouldStop) -> dict[str, Any]:
+    """The whole job on speech made here; returns report.json."""
+    run = prepare_demo(Path(folder), emit)
+    return train(str(run.folder), emit, should_stop, JARGON, NOTES)
 
 
 def _progress(label: str, text: str, emit: Emit, should_stop: ShouldStop) -> Callable[[int, int], None]:
@@ -167,4 +175,5 @@ STEPS: dict[str, Callable[..., Any]] = {
     "evaluate": evaluate,
     "export": export,
     "transcribe": transcribe,
+    "demo": demo,
 }

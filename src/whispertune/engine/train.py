@@ -257,7 +257,7 @@ def _show_first(job: Training, batches: Sequence[Batch]) -> None:
     """Check the label layout of the first batch and show it decoded: the classic bugs are all visible there."""
     first = batches[0]
     text = check_first_batch(first.decoder_input_ids, first.labels, job.layout)
-    job.emit(Event("batch", {"text": text}))
+    job.emit(Event("batch", {"rows": text.splitlines()}))
 
 
 def _save(

@@ -21,6 +21,7 @@ from whispertune.clip import SAMPLE_RATE, WINDOW_SAMPLES
 from whispertune.engine.features import log_mel
 from whispertune.engine.model import LoadedModel
 from whispertune.engine.tokens import LabelLayout
+from whispertune.recipe import EvalSection
 
 Progress = Callable[[int, int], None]
 
@@ -38,6 +39,11 @@ class DecodeOptions:
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
+
+
+def decode_options(section: EvalSection, device: str, precision: str) -> DecodeOptions:
+    """The options of a run: on a CPU always fp32, the numbers that every engine there can be held to."""
+    return DecodeOptions(section.max_new_tokens, section.batch, "fp32" if device == "cpu" else precision)
 
 
 @torch.inference_mode()

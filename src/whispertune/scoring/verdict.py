@@ -146,10 +146,10 @@ class GuardResult:
     def sentence(self) -> str:
         change = f"{_rates(self.difference)}, {_points(self.difference)}"
         if self.status == "failed":
-            return f"general speech ({self.name}) got worse: {change}, tolerance {_tolerance(self)}"
+            return f"{self.name} got worse: {change}, tolerance {_tolerance(self)}"
         if self.status == "passed":
-            return f"general speech ({self.name}) {change}, within {_tolerance(self)}"
-        return f"general speech ({self.name}) {change}: not proven to be within {_tolerance(self)}"
+            return f"{self.name}: {change}, within {_tolerance(self)}"
+        return f"{self.name}: {change}, not proven to be within {_tolerance(self)}"
 
     def as_dict(self) -> dict[str, Any]:
         return {
@@ -227,7 +227,7 @@ def judge(goal_difference: Difference, guards: Sequence[GuardResult] = (), goal:
     return Judgement(
         verdict=verdict,
         sentence=_sentence(goal_difference, on_goal, guards),
-        reasons=(*_reasons(goal_difference), *(_capital(guard.sentence) + "." for guard in guards)),
+        reasons=(*_reasons(goal_difference), *(f"Guard {guard.sentence}." for guard in guards)),
         recommended="tuned" if verdict == "better" else "base",
         goal=goal,
         difference=goal_difference,
@@ -256,7 +256,7 @@ def _sentence(d: Difference, on_goal: Verdict, guards: Sequence[GuardResult]) ->
         return f"NO MEASURABLE DIFFERENCE for {d.speaks_for}: {change}. Keep the base model."
     if not guards:
         return f"BETTER on your clips ({d.speaks_for}): {change}; general speech not checked."
-    unproven = "".join(f" {_capital(guard.sentence)}." for guard in guards if guard.status == "unproven")
+    unproven = "".join(f" Guard {guard.sentence}." for guard in guards if guard.status == "unproven")
     return f"BETTER for {d.speaks_for}: {change}.{unproven}"
 
 
@@ -317,7 +317,3 @@ def _probability(p: float) -> str:
     if p > 0.999:
         return "above 99.9 %"
     return "below 0.1 %" if p < 0.001 else f"{100 * p:.1f} %"
-
-
-def _capital(sentence: str) -> str:
-    return sentence[0].upper() + sentence[1:]
