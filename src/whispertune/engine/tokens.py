@@ -122,7 +122,7 @@ class LabelLayout:
         )
 
     def for_language(self, language: str | None, task: str | None = None) -> "LabelLayout":
-        """The same model's layout for other rows; None keeps what this one has. Ask once a language, not a row."""
+        """The layout of other rows; None keeps what this one has. Ask once a language, not once a row."""
         return LabelLayout.from_tokenizer(self.tokenizer, self, language or self.language, task or self.task)
 
     @cached_property
