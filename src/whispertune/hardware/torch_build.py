@@ -76,6 +76,8 @@ class Trouble:
 
     what: str
     cure: str
+    mendable: bool = True
+    """False: no build has kernels for it, so the processor is the right choice and not a silent fallback."""
 
 
 def usable(machine: Machine) -> Kind | None:
@@ -193,6 +195,7 @@ def gpu_trouble(machine: Machine) -> Trouble | None:
         return Trouble(
             f"{card.label} is here, and PyTorch's oldest CUDA build has kernels from sm_{CUDA_OLD_SINCE} on",
             no_cure,
+            mendable=False,
         )
     for card in machine.of("amd"):
         if kind == "rocm":
@@ -206,7 +209,7 @@ def gpu_trouble(machine: Machine) -> Trouble | None:
                 "load the driver (sudo modprobe amdgpu); in a container, start it with --device=/dev/kfd "
                 "--device=/dev/dri",
             )
-        return Trouble(f"{card.label} is here, and no PyTorch build has kernels for it", no_cure)
+        return Trouble(f"{card.label} is here, and no PyTorch build has kernels for it", no_cure, mendable=False)
     return None
 
 
