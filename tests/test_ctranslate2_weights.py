@@ -176,7 +176,7 @@ def test_int8_without_its_scale(broken):
     name = "encoder/layer_0/ffn/linear_0/weight"
     file.variables[name] = np.ones(file.variables[name].shape, np.int8)
     file.write(folder / "model.bin")
-    refused(folder, rf"{name} is quantised and needs a scale of shape \[128\]; none is there")
+    refused(folder, rf"{name} is quantised and needs a scale of shape \[256\]; none is there")
 
 
 def test_no_tokenizer(ct2_folder, tmp_path):
