@@ -19,7 +19,7 @@ test: lint
 	$(BIN)/python -m pytest -m real
 
 bench: setup
-	$(BIN)/whispertune bench
+	$(BIN)/python benchmarks/engine.py
 
 proof: setup
 	$(BIN)/python benchmarks/proof.py
