@@ -1,4 +1,5 @@
 import csv
+import inspect
 import json
 import shutil
 import struct
@@ -9,10 +10,12 @@ import pytest
 import torch
 from conftest import make_tiny_whisper, read_audio, real_tokenizer
 from safetensors.torch import load_file
+from transformers import DynamicCache, EncoderDecoderCache, WhisperFeatureExtractor
 
 from whispertune.engine.ctranslate2_weights import read_binary, state_dict
 from whispertune.engine.model import load, load_tokenizer, resolve
 from whispertune.engine.source import locate
+from whispertune.engine.tokens import LabelLayout
 from whispertune.errors import ModelError
 
 _TYPE_IDS = {"float32": 0, "int8": 1, "int16": 2, "int32": 3, "float16": 4, "uint16": 5}
@@ -251,10 +254,6 @@ def test_large_v3_sizes(tmp_path):
 def test_greedy_ids_equal_ctranslate2s(size, shared_speech):
     """On 20 real clips: same mel, prompt and suppress list, float32 both. Ids, not texts."""
     ctranslate2 = pytest.importorskip("ctranslate2")
-    from transformers import WhisperFeatureExtractor
-
-    from whispertune.engine.tokens import LabelLayout
-
     source = resolve(size)
     loaded = load(source)
     kind, folder = locate(source)
@@ -293,14 +292,13 @@ def greedy(loaded, features, layout):
     """Written out here, so that neither `generate` nor the engine's decoder is part of the proof."""
     model = loaded.model
     encoded = model.model.encoder(features).last_hidden_state
-    ids = list(layout.prefix)
-    past = None
-    fed = ids
+    ids = fed = list(layout.prefix)
+    cache = EncoderDecoderCache(DynamicCache(), DynamicCache())
+    decoder = model.model.decoder
+    # Renamed within transformers 5, with a warning for the former name.
+    name = "cache" if "cache" in inspect.signature(decoder.forward).parameters else "past_key_values"
     while len(ids) < layout.max_target_positions:
-        out = model.model.decoder(
-            input_ids=torch.tensor([fed]), encoder_hidden_states=encoded, past_key_values=past, use_cache=True
-        )
-        past = out.past_key_values
+        out = decoder(torch.tensor([fed]), encoder_hidden_states=encoded, use_cache=True, **{name: cache})
         logits = model.proj_out(out.last_hidden_state[0, -1])
         logits[list(loaded.suppress_tokens)] = -torch.inf
         if len(ids) == len(layout.prefix):
@@ -308,6 +306,6 @@ def greedy(loaded, features, layout):
         token = int(logits.argmax())
         if token == layout.eot:
             break
-        ids.append(token)
         fed = [token]
+        ids = ids + fed
     return ids[len(layout.prefix) :]
