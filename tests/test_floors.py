@@ -21,6 +21,7 @@ FLOORS = {
     "corpus": 1,
     "plan": 1,
     "run": 1,
+    "versions": 1,
     "report": 1,
     "report_figures": 1,
     "report_page": 1,
