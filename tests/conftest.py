@@ -77,6 +77,28 @@ def tiny_en_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_tiny_whisper(tmp_path_factory.mktemp("models") / "tiny.en", tokenizer, 51864)
 
 
+@pytest.fixture(scope="module")
+def quick_tokenizers():
+    """Reads each tokenizer file once a module instead of once a test (0.8 s each); refusals are not kept."""
+    import whispertune.engine.model as module
+
+    read, known = module._read_tokenizer, {}
+
+    def remembered(folder):
+        path = folder / "tokenizer.json"
+        content = path.read_bytes() if path.exists() else None
+        if content not in known:
+            tokenizer = read(folder)
+            if content is None:
+                return tokenizer
+            known[content] = tokenizer
+        return known[content]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "_read_tokenizer", remembered)
+        yield
+
+
 @pytest.fixture(scope="session")
 def shared_speech() -> Path:
     """The folder with the real recordings; WHISPERTUNE_SHARED says where its parent is."""

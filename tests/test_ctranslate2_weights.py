@@ -20,6 +20,8 @@ from whispertune.errors import ModelError
 
 _TYPE_IDS = {"float32": 0, "int8": 1, "int16": 2, "int32": 3, "float16": 4, "uint16": 5}
 
+pytestmark = pytest.mark.usefixtures("quick_tokenizers")
+
 
 @dataclass
 class File:

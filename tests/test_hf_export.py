@@ -13,9 +13,11 @@ from whispertune.engine.tokens import LabelLayout
 from whispertune.errors import ModelError, UsageError
 from whispertune.ship.hf import export_hf, prove_hf
 
+pytestmark = pytest.mark.usefixtures("quick_tokenizers")
+
 
 @pytest.fixture(scope="module")
-def loaded(tiny_model_folder):
+def loaded(tiny_model_folder, quick_tokenizers):
     return load(resolve(str(tiny_model_folder)))
 
 
@@ -25,7 +27,7 @@ def exported(loaded, tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def short(tmp_path_factory):
+def short(tmp_path_factory, quick_tokenizers):
     """The export of a model with 24 decoder positions: a random one never stops by itself."""
     folder = tmp_path_factory.mktemp("short")
     made = make_tiny_whisper(folder / "base", real_tokenizer("multilingual"), 51865, positions=24)

@@ -16,6 +16,8 @@ from whispertune.engine.model import fingerprint, load, load_tokenizer, resolve
 from whispertune.engine.source import SIZES, locate
 from whispertune.errors import MachineError, MissingExtra, ModelError
 
+pytestmark = pytest.mark.usefixtures("quick_tokenizers")
+
 
 @pytest.fixture
 def copy(tiny_model_folder, tmp_path):
@@ -524,3 +526,11 @@ def test_a_gated_repository(hub):
     hub.update(code="GatedRepo", status=403)
     with pytest.raises(ModelError, match="the model some/gated asks its users to accept its terms first"):
         load(resolve("some/gated"))
+
+
+def test_the_loaded_tokenizer_knows_its_special_tokens(tiny_model_folder):
+    """transformers takes time tokens to begin behind the last special token; a bare tokenizer.json names none."""
+    tokenizer = load(resolve(str(tiny_model_folder))).tokenizer
+    assert tokenizer.all_special_ids[-1] == 50363
+    assert tokenizer.pad_token_id == tokenizer.eos_token_id == 50257
+    assert tokenizer.decode([50364 + 25, 50364 + 50], decode_with_timestamps=True) == "<|0.50|><|1.00|>"

@@ -1,13 +1,14 @@
 """The generation config that a Whisper needs: rebuilt from tokenizer and sizes, whatever the files said."""
 
 from collections.abc import Sequence
+from typing import Any
 
 from transformers import GenerationConfig, WhisperConfig, WhisperTokenizer
 
 from whispertune.engine.tokens import TIME_STEP_S, is_multilingual, language_ids, special_ids
 
 
-def roles(tokenizer: WhisperTokenizer) -> dict[str, int]:
+def roles(tokenizer: WhisperTokenizer) -> dict[str, Any]:
     """The ids that both configurations name: begin, end and padding are one token, `<|endoftext|>`."""
     ids = special_ids(tokenizer)
     eot = ids["<|endoftext|>"]

@@ -241,9 +241,7 @@ def _read_tokenizer(folder: Path) -> WhisperTokenizer:
         # A bare tokenizer.json does not tell transformers which of its tokens are special; without it, time
         # tokens are taken to begin after <|endoftext|>.
         special = [str(t) for _, t in sorted(tokenizer.added_tokens_decoder.items()) if t.special]
-        tokenizer = WhisperTokenizer.from_pretrained(
-            str(folder), local_files_only=True, extra_special_tokens=special, pad_token=tokenizer.eos_token
-        )
+        tokenizer.add_special_tokens({"extra_special_tokens": special, "pad_token": tokenizer.eos_token})
     except (ValueError, KeyError, TypeError, OSError) as error:
         raise ModelError(f"the tokenizer in {folder} cannot be read: {error}") from error
     except Exception as error:
@@ -336,7 +334,12 @@ def _assemble(
     """Put weights into a model; each must be there, of the right shape, and none left over."""
     embedding = state.get("model.decoder.embed_tokens.weight")
     head = state.pop("proj_out.weight", embedding)
-    if embedding is not None and head is not embedding and not torch.equal(head, embedding):
+    if (
+        head is not None
+        and embedding is not None
+        and head is not embedding
+        and not torch.equal(head, embedding)
+    ):
         raise ModelError(
             f"the output head of {path} differs from its token embedding",
             "Whisper shares the two, and so do all formats it is exported to; such a model cannot be loaded",

@@ -36,7 +36,8 @@ _UNSPACED = frozenset({"zh", "ja", "th", "lo", "my", "yue"})
 class ModelLimits(Protocol):
     """What of a model's configuration a label depends on."""
 
-    max_target_positions: int
+    @property
+    def max_target_positions(self) -> int: ...
 
 
 @dataclass(frozen=True)
@@ -70,7 +71,7 @@ class LabelLayout:
 
     @classmethod
     def from_tokenizer(
-        cls, tokenizer: WhisperTokenizer, config: ModelLimits, language: str | None, task: str = "transcribe"
+        cls, tokenizer: WhisperTokenizer, config: ModelLimits, language: str | None, task: Task = "transcribe"
     ) -> "LabelLayout":
         """The layout for a language and task.
 
@@ -121,7 +122,7 @@ class LabelLayout:
             bpe=plain_bpe(tokenizer),
         )
 
-    def for_language(self, language: str | None, task: str | None = None) -> "LabelLayout":
+    def for_language(self, language: str | None, task: Task | None = None) -> "LabelLayout":
         """The layout of other rows; None keeps what this one has. Ask once a language, not once a row."""
         return LabelLayout.from_tokenizer(self.tokenizer, self, language or self.language, task or self.task)
 
@@ -186,17 +187,21 @@ class LabelLayout:
 # --- reading a tokenizer
 
 
-@lru_cache(maxsize=8)
 def plain_bpe(tokenizer: WhisperTokenizer) -> tokenizers.Tokenizer:
-    """The byte-level BPE inside a Whisper tokenizer, without special tokens and prefix (0.3 s; kept)."""
-    content = json.loads(tokenizer.backend_tokenizer.to_str())
-    content |= {"added_tokens": [], "post_processor": None, "truncation": None, "padding": None}
-    return tokenizers.Tokenizer.from_str(json.dumps(content))
+    """The byte-level BPE inside a Whisper tokenizer, without special tokens and prefix."""
+    return _bpe(tokenizer)[0]
 
 
 def merges_of(tokenizer: WhisperTokenizer) -> int:
     """Number of merges of its BPE; 50,000 in every whole Whisper tokenizer."""
-    return len(json.loads(tokenizer.backend_tokenizer.to_str())["model"].get("merges", ()))
+    return _bpe(tokenizer)[1]
+
+
+@lru_cache(maxsize=8)  # 0.3 s, and asked for every language of a corpus
+def _bpe(tokenizer: WhisperTokenizer) -> tuple[tokenizers.Tokenizer, int]:
+    content = json.loads(tokenizer.backend_tokenizer.to_str())
+    content |= {"added_tokens": [], "post_processor": None, "truncation": None, "padding": None}
+    return tokenizers.Tokenizer.from_str(json.dumps(content)), len(content["model"].get("merges", ()))
 
 
 def special_ids(tokenizer: WhisperTokenizer) -> dict[str, int]:

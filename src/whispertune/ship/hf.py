@@ -9,7 +9,7 @@ import tempfile
 from collections.abc import Sequence
 from importlib.resources import files
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -23,7 +23,7 @@ from transformers import (
 
 from whispertune.clip import SAMPLE_RATE, WINDOW_SAMPLES
 from whispertune.engine.model import LoadedModel
-from whispertune.engine.tokens import LabelLayout
+from whispertune.engine.tokens import LabelLayout, Task
 from whispertune.errors import ModelError
 
 Dtype = Literal["float32", "float16", "bfloat16"]
@@ -35,7 +35,7 @@ def export_hf(
     folder: Path,
     *,
     language: str | None,
-    task: str = "transcribe",
+    task: Task = "transcribe",
     dtype: Dtype = "float32",
 ) -> Path:
     """Write a model as a Hugging Face folder that loads offline with plain `transformers`.
@@ -104,17 +104,15 @@ def _write_weights(loaded: LoadedModel, folder: Path, dtype: torch.dtype) -> Non
     _write_json(folder / "config.json", config)
 
 
-def _generation_config(loaded: LoadedModel, code: str | None, task: str) -> GenerationConfig:
-    config = GenerationConfig(**loaded.model.generation_config.to_dict())
-    assert getattr(config, "forced_decoder_ids", None) is None
+def _generation_config(loaded: LoadedModel, code: str | None, task: Task) -> GenerationConfig:
+    fields = loaded.model.generation_config.to_dict()
+    assert fields.get("forced_decoder_ids") is None
     if loaded.is_multilingual:
-        config.task = task
-        if code is not None:
-            config.language = f"<|{code}|>"
-    return config
+        fields |= {"task": task, "language": None if code is None else f"<|{code}|>"}
+    return GenerationConfig(**fields)
 
 
-def _write_tokenizer(loaded: LoadedModel, folder: Path, code: str | None, task: str) -> None:
+def _write_tokenizer(loaded: LoadedModel, folder: Path, code: str | None, task: Task) -> None:
     """transformers 5 writes only tokenizer.json; converters and older versions need the others too."""
     loaded.tokenizer.save_pretrained(folder)  # a copy: the caller's keeps its prefix
     tokenizer = WhisperTokenizer.from_pretrained(str(folder), local_files_only=True)
@@ -213,7 +211,8 @@ def prove_hf(folder: Path, clips_audio: Sequence[np.ndarray], expected_texts: Se
         )
     with tempfile.TemporaryDirectory(prefix="whispertune-proof-") as work:
         clips, answer = Path(work, "clips.npz"), Path(work, "answer.json")
-        np.savez(clips, **{f"clip{i:04d}": audio for i, audio in enumerate(clips_audio)})
+        named: dict[str, Any] = {f"clip{i:04d}": audio for i, audio in enumerate(clips_audio)}
+        np.savez(clips, **named)
         done = subprocess.run(
             [sys.executable, "-c", _PROOF, str(folder.resolve()), str(clips), str(answer)],
             cwd=work,
