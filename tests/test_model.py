@@ -529,7 +529,7 @@ def test_a_gated_repository(hub):
 
 
 def test_the_loaded_tokenizer_knows_its_special_tokens(tiny_model_folder):
-    """transformers takes time tokens to begin behind the last special token; a bare tokenizer.json names none."""
+    """transformers lets time tokens begin behind the last special one; a bare tokenizer.json names none."""
     tokenizer = load(resolve(str(tiny_model_folder))).tokenizer
     assert tokenizer.all_special_ids[-1] == 50363
     assert tokenizer.pad_token_id == tokenizer.eos_token_id == 50257
