@@ -1,9 +1,11 @@
-"""The command line. It reads words, calls floors below, and shows what they say; it computes nothing itself."""
+"""The command line: it reads words, calls floors below, and shows what they say. It computes nothing."""
 
+import dataclasses
+import errno
+import shlex
 import signal
 import sys
 import tomllib
-from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,15 +14,14 @@ import typer
 import whispertune
 from whispertune import recipe as recipes
 from whispertune.backends.local import LocalBackend
-from whispertune.errors import DataError, UsageError, WhispertuneError
+from whispertune.errors import MachineError, UsageError, WhispertuneError
 from whispertune.recipe import Recipe
 from whispertune.run import Run, find_runs
-from whispertune.terminal import Terminal
+from whispertune.terminal import Terminal, scores_line, show_findings, show_import, show_verdict
 
 app = typer.Typer(
     name="whispertune",
     help="Fine-tune Whisper on the hardware you have, and know whether it got better.",
-    no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
@@ -29,44 +30,66 @@ app = typer.Typer(
 runs_app = typer.Typer(help="List, show and remove runs.", invoke_without_command=True, rich_markup_mode=None)
 app.add_typer(runs_app, name="runs")
 
-WORSE = 3
+HURTS = 3
+STOPPED = 130
 PROJECT_FILE = "whispertune.toml"
+PROJECT_KEYS = ("model", "language")
+_OF_THE_MACHINE = (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS, errno.EIO)
+
+
+def _knob(key: str, *words: str, **more: Any) -> Any:
+    """An option that sets a recipe key; what it is for is said there."""
+    return typer.Option(*words, help=recipes.describe(key), **more)
+
 
 Json = Annotated[bool, typer.Option("--json", help="stdout is JSON, the rest goes to stderr.")]
-Language = Annotated[str | None, typer.Option(help="Language of the speech, such as cs; a language column comes first.")]
+Language = Annotated[str | None, _knob("model.language")]
+Device = Annotated[str | None, _knob("machine.device")]
 Set = Annotated[
-    list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Any recipe key; see whispertune recipe.")
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="Any recipe key: whispertune recipe lists them."),
 ]
-Device = Annotated[str | None, typer.Option(help="auto, cpu, cuda or mps; cpu says that the CPU is meant.")]
 
 
 def main() -> None:
-    """Run the command line; the exit codes are 0 done, 1 input or machine, 2 usage, 3 worse, 130 stopped."""
+    """Run the command line; exit codes are those of docs/cli.md."""
     signal.signal(signal.SIGTERM, _interrupt)
-    json_only = "--json" in sys.argv
+    terminal = Terminal("--json" in sys.argv)
+    code: int | None
     try:
         code = app(standalone_mode=False)
     except WhispertuneError as error:
-        Terminal(json_only).error(error)
+        terminal.error(error)
         code = error.exit_code
-    except KeyboardInterrupt:
-        code = 130
-    except Exception as error:
-        if hasattr(error, "format_message") and hasattr(error, "exit_code"):  # click's own usage errors
-            Terminal(json_only).error(UsageError(error.format_message(), "whispertune --help shows the words"))
-            code = error.exit_code
-        elif isinstance(error, BrokenPipeError):
-            code = 1
-        else:
+    except (KeyboardInterrupt, typer.Abort):
+        code = STOPPED
+    except OSError as error:
+        if error.errno not in _OF_THE_MACHINE:
             raise
+        where = f": {error.filename}" if error.filename else ""
+        terminal.error(
+            MachineError(f"{error.strerror}{where}", "free some room, or use a folder you may write to")
+        )
+        code = 1
+    except Exception as error:
+        # A usage error of click, whichever copy of click typer uses.
+        if not (hasattr(error, "format_message") and hasattr(error, "exit_code")):
+            raise
+        terminal.error(UsageError(error.format_message(), "whispertune --help shows the words"))
+        code = UsageError.exit_code
     sys.exit(code or 0)
 
 
 @app.callback(invoke_without_command=True)
-def _root(version: Annotated[bool, typer.Option("--version", help="Show the version.")] = False) -> None:
+def _root(
+    context: typer.Context,
+    version: Annotated[bool, typer.Option("--version", help="Show the version.")] = False,
+) -> None:
     if version:
         typer.echo(f"whispertune {whispertune.__version__}")
         raise typer.Exit
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help())
 
 
 @app.command()
@@ -77,9 +100,13 @@ def doctor(as_json: Json = False) -> None:
     terminal = Terminal(as_json)
     findings = diagnose(Path(sys.executable))
     for finding in findings:
-        terminal.line(finding.status, finding.text, {"fault": "error", "warning": "warning"}.get(finding.status, ""))
+        terminal.line(
+            finding.status, finding.text, {"fault": "error", "warning": "warning"}.get(finding.status, "")
+        )
         if finding.cure:
             terminal.line("", f"→ {finding.cure}")
+    cures = [finding.cure for finding in findings if finding.status == "fault"]
+    terminal.next(cures[0] if cures else "whispertune demo")
     terminal.data([finding.as_dict() for finding in findings])
     if any(finding.status == "fault" for finding in findings):
         raise typer.Exit(1)
@@ -87,16 +114,18 @@ def doctor(as_json: Json = False) -> None:
 
 @app.command("import")
 def import_(
-    source: Annotated[str, typer.Argument(help="Folder with metadata.csv, Parquet, a datasets folder, or a Hub id.")],
+    source: Annotated[
+        str, typer.Argument(help="Folder with metadata.csv, Parquet, a datasets folder, or a Hub id.")
+    ],
     to: Annotated[Path, typer.Option("--to", help="Corpus folder to make.")],
-    language: Language = None,
+    language: Annotated[str | None, typer.Option(help="Language code of the rows that name none.")] = None,
     split: Annotated[str, typer.Option(help="90/10 (dev carved out of train) or 80/10/10.")] = "90/10",
     seed: Annotated[int, typer.Option(help="Of the split.")] = 0,
     streaming: Annotated[bool, typer.Option("--streaming", help="Read a Hub set row by row.")] = False,
     replace: Annotated[bool, typer.Option("--replace", help="Replace the corpus that is there.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Decode a source once into a corpus; bad rows are rejected by name."""
+    """Decode a source once into a corpus. Bad rows are rejected by name, and the exit code is then 3."""
     from whispertune.data.importers import import_source
 
     terminal = Terminal(as_json)
@@ -111,9 +140,11 @@ def import_(
         progress=lambda done, total: terminal.progress("import", done, total),
     )
     terminal.end()
-    _show_import(terminal, summary)
-    terminal.line("next", f"whispertune train {to} --model tiny.en")
-    terminal.data(_import_data(summary))
+    show_import(terminal, summary)
+    terminal.next(f"whispertune check {shlex.quote(str(to))}")
+    terminal.data(summary.as_dict())
+    if summary.rejected:
+        raise typer.Exit(HURTS)
 
 
 @app.command()
@@ -122,7 +153,7 @@ def check(
     language: Language = None,
     as_json: Json = False,
 ) -> None:
-    """Find the clips that would hurt, before anything is trained."""
+    """Find the clips that would hurt, before anything is trained; where there are some the exit code is 3."""
     from whispertune.corpus import Corpus
     from whispertune.data.validate import check_corpus
 
@@ -130,85 +161,92 @@ def check(
     opened = Corpus.open(_corpus(terminal, corpus, language))
     rejected = opened.rejected
     findings = [*rejected, *check_corpus(opened)]
-    for finding in findings:
-        tone = "warning" if finding.severity != "note" else ""
-        terminal.line(finding.severity, f"{finding.file_name}  {finding.message}".strip(), tone)
-    minutes = opened.duration_s / 60
+    show_findings(terminal, findings)
     warnings = sum(finding.severity == "warn" for finding in findings)
-    terminal.line(
-        "check", f"{len(opened.clips)} clips, {minutes:.1f} min; {len(rejected)} rejected at import, {warnings} warnings"
-    )
-    terminal.line("next", f"whispertune train {corpus} --model tiny.en")
+    minutes = opened.duration_s / 60
+    found = f"{len(rejected)} rejected at import, {warnings} warnings"
+    terminal.line("check", f"{len(opened.clips)} clips, {minutes:.1f} min; {found}")
+    terminal.next(f"whispertune train {shlex.quote(corpus)} --model tiny.en")
     terminal.data([_as_dict(finding) for finding in findings])
-    if any(finding.severity == "reject" for finding in findings[len(rejected) :]):
-        raise typer.Exit(WORSE)
+    if rejected or warnings:
+        raise typer.Exit(HURTS)
 
 
 @app.command()
 def train(
-    source: Annotated[str, typer.Argument(metavar="CORPUS", help="Corpus, or any source that import reads.")],
-    model: Annotated[str | None, typer.Option(help="A size, a Hub id, a folder, a .pt or a run.")] = None,
-    run: Annotated[Path | None, typer.Option(help="Run folder; an unfinished one goes on.")] = None,
-    guard: Annotated[list[str] | None, typer.Option(help="Corpus on which it must not get worse.")] = None,
-    continue_from: Annotated[
-        Path | None, typer.Option("--from", help="A finished run whose model is tuned further.")
+    source: Annotated[
+        str | None, typer.Argument(metavar="CORPUS", help="Corpus, or any source that import reads.")
     ] = None,
-    method: Annotated[str | None, typer.Option(help="full, decoder or lora.")] = None,
-    goal: Annotated[str | None, typer.Option(help="wer or cer: the score that decides.")] = None,
-    passes: Annotated[float | None, typer.Option(help="Passes over the audio.")] = None,
-    steps: Annotated[int | None, typer.Option(help="Updates, instead of passes.")] = None,
-    eval_every: Annotated[int | None, typer.Option(help="Updates between dev evaluations.")] = None,
-    save_every: Annotated[int | None, typer.Option(help="Updates between checkpoints.")] = None,
-    max_minutes: Annotated[float | None, typer.Option(help="Save and end training after so many.")] = None,
-    test_minutes: Annotated[str | None, typer.Option(help="Minutes of test audio, or all.")] = None,
+    model: Annotated[str | None, _knob("model.name")] = None,
+    run: Annotated[
+        Path | None,
+        typer.Option(help="Run folder; an unfinished one goes on. Unset: runs/CORPUS-MODEL-1, -2, …"),
+    ] = None,
+    guard: Annotated[list[str] | None, _knob("data.guards")] = None,
+    continue_from: Annotated[
+        Path | None,
+        typer.Option("--from", metavar="RUN", help="A finished run whose model is tuned further."),
+    ] = None,
+    method: Annotated[str | None, _knob("train.method")] = None,
+    goal: Annotated[str | None, _knob("eval.goal")] = None,
+    passes: Annotated[float | None, _knob("train.passes")] = None,
+    steps: Annotated[int | None, _knob("train.steps")] = None,
+    eval_every: Annotated[int | None, _knob("train.eval_every")] = None,
+    save_every: Annotated[int | None, _knob("train.save_every")] = None,
+    max_minutes: Annotated[float | None, _knob("train.max_minutes")] = None,
+    test_minutes: Annotated[str | None, _knob("eval.test_minutes")] = None,
     language: Language = None,
     device: Device = None,
-    recipe: Annotated[Path | None, typer.Option(help="A recipe in TOML; see whispertune recipe.")] = None,
+    recipe: Annotated[
+        Path | None, typer.Option(help="A recipe in TOML: whispertune recipe shows one.")
+    ] = None,
     assignments: Set = None,
-    require: Annotated[str | None, typer.Option(help="better: exit 3 unless the verdict is better.")] = None,
+    require: Annotated[
+        str | None, typer.Option(help="better: exit with 3 unless the verdict is that.")
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Check, baseline, training, verdict, report. The same command goes on with what was stopped."""
     if require not in (None, "better"):
         raise UsageError(f"--require {require}: only 'better' can be required")
-    terminal = Terminal(as_json)
-    name = _model(str(continue_from) if continue_from else model)
     if continue_from is not None and model is not None:
         raise UsageError("--from says which model is tuned; --model says another", "give one of them")
-    chosen = _recipe(
-        recipe,
-        {
-            "model.name": name,
-            "model.language": language,
-            "train.method": method,
-            "eval.goal": goal,
-            "train.passes": passes,
-            "train.steps": steps,
-            "train.eval_every": eval_every,
-            "train.save_every": save_every,
-            "train.max_minutes": max_minutes,
-            "eval.test_minutes": test_minutes if test_minutes in (None, "all") else _number(test_minutes, "--test-minutes"),
-            "machine.device": device,
-            "data.corpus": str(_corpus(terminal, source, language)),
-            "data.guards": tuple(str(_corpus(terminal, g, language)) for g in guard) if guard else None,
-        },
-        assignments,
-    )
-    folder = run or Path("runs") / f"{Path(source).name}-{Path(name).name}"
-    opened = Run.create(folder, chosen)
+    terminal = Terminal(as_json)
+    options = {
+        "model.name": str(Run.open(continue_from).folder) if continue_from is not None else model,
+        "model.language": language,
+        "data.corpus": source,
+        "data.guards": tuple(guard) if guard else None,
+        "train.method": method,
+        "train.passes": passes,
+        "train.steps": steps,
+        "train.eval_every": eval_every,
+        "train.save_every": save_every,
+        "train.max_minutes": max_minutes,
+        "eval.goal": goal,
+        "eval.test_minutes": test_minutes,
+        "machine.device": device,
+    }
+    chosen = _recipe(recipe, options, assignments)
+    _require_model_and_corpus(chosen)
+    chosen = _with_corpora(terminal, chosen)
+    named = f"{Path(chosen.data.corpus).absolute().name}-{Path(chosen.model.name).name}"
+    opened = Run.create(run, chosen) if run is not None else Run.numbered(Path("runs") / named, chosen)
     report = _followed(terminal, "train", run=str(opened.folder))
-    _show_verdict(terminal, report)
-    terminal.line("report", str(opened.page_file))
-    terminal.line("next", report["next"])
+    show_verdict(terminal, report)
+    terminal.line("report", str(opened.page_file), wrap=False)
+    terminal.next(report["next"])
     terminal.data(report)
     if report["verdict"] == "worse" or (require and report["verdict"] != "better"):
-        raise typer.Exit(WORSE)
+        raise typer.Exit(HURTS)
 
 
 @app.command("eval")
 def eval_(
     model: Annotated[str, typer.Argument(help="MODEL to score.")],
-    corpus: Annotated[str, typer.Argument(help="Corpus or source: its test clips, or all where it has none.")],
+    corpus: Annotated[
+        str, typer.Argument(help="Corpus or source: its test clips, or all where it has none.")
+    ],
     baseline: Annotated[str | None, typer.Option(help="MODEL to compare with.")] = None,
     language: Language = None,
     device: Device = None,
@@ -217,34 +255,43 @@ def eval_(
 ) -> None:
     """Score a model on a corpus, and say whether it is better than another."""
     terminal = Terminal(as_json)
-    folder = _corpus(terminal, corpus, language)
     settings = _recipe(None, {"model.language": language, "machine.device": device}, assignments)
+    folder = _corpus(terminal, corpus, settings.model.language)
     arguments = {"model": model, "corpus": str(folder), "baseline": baseline, "recipe": settings.model_dump()}
     found = _followed(terminal, "evaluate", **arguments)
     if baseline is None:
         for name, scores in found["sets"].items():
-            terminal.line(name, _scores_line(scores))
+            terminal.line(name, scores_line(scores))
         terminal.line("", f"normaliser {found['normalizer']}, {found['decode']['search']} decoding")
+        terminal.next(shlex.join(["whispertune", "train", corpus, "--model", model]))
     else:
-        _show_verdict(terminal, found)
+        show_verdict(terminal, found)
+        winner = model if found["recommended"] == "tuned" else baseline
+        terminal.next(shlex.join(["whispertune", "transcribe", winner, "speech.wav"]))
     terminal.data(found)
     if found.get("verdict") == "worse":
-        raise typer.Exit(WORSE)
+        raise typer.Exit(HURTS)
 
 
 @app.command()
 def export(
     run: Annotated[str, typer.Argument(metavar="RUN", help="A finished run.")],
-    format: Annotated[str, typer.Option("--format", help="hf: a folder that plain transformers loads.")] = "hf",
-    to: Annotated[Path | None, typer.Option("--to", help="Folder to make; default RUN/exports/FORMAT.")] = None,
-    step: Annotated[int | None, typer.Option(help="A kept checkpoint instead of the delivered model.")] = None,
+    format: Annotated[
+        str, typer.Option("--format", help="hf: a folder that plain transformers loads.")
+    ] = "hf",
+    to: Annotated[
+        Path | None, typer.Option("--to", help="Folder to make; default RUN/exports/FORMAT.")
+    ] = None,
+    step: Annotated[
+        int | None, typer.Option(help="A kept checkpoint instead of the delivered model.")
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Write the tuned model for where it is used, and prove there that it is the same model."""
     terminal = Terminal(as_json)
     target = to or Run.open(Path(run)).exports / format
     made = _followed(terminal, "export", run=run, format=format, to=str(target), step=step)
-    terminal.line("next", f"whispertune transcribe {made['folder']} speech.wav")
+    terminal.next(shlex.join(["whispertune", "transcribe", made["folder"], "speech.wav"]))
     terminal.data(made)
 
 
@@ -257,11 +304,12 @@ def transcribe(
     as_json: Json = False,
 ) -> None:
     """Transcribe audio files."""
-    terminal = Terminal(as_json)
+    terminal = Terminal(as_json, text_only=True)
     settings = _recipe(None, {"model.language": language, "machine.device": device}, None)
     found = _followed(terminal, "transcribe", model=model, files=files, recipe=settings.model_dump())
     for result in found:
         terminal.text(result["text"] if len(files) == 1 else f"{result['file']}: {result['text']}")
+    terminal.next(shlex.join(["whispertune", "eval", model, "CORPUS"]))
     terminal.data(found)
 
 
@@ -270,9 +318,12 @@ def recipe_(as_json: Json = False) -> None:
     """Show every recipe key with its default and reason, as a TOML template."""
     from whispertune.reference import template
 
-    terminal = Terminal(as_json)
+    terminal = Terminal(as_json, text_only=True)
     terminal.text(template())
-    terminal.data([{"key": key, "type": kind, "default": default, "description": text} for key, kind, default, text in recipes.keys()])
+    terminal.next(
+        "whispertune recipe > recipe.toml; whispertune train CORPUS --model tiny.en --recipe recipe.toml"
+    )
+    terminal.data([dataclasses.asdict(knob) for knob in recipes.knobs()])
 
 
 @app.command()
@@ -284,30 +335,44 @@ def demo(
     terminal = Terminal(as_json)
     terminal.line("demo", "tiny.en learns names it cannot know; the speech is synthetic")
     report = _followed(terminal, "demo", folder=str(run))
-    _show_verdict(terminal, report)
+    show_verdict(terminal, report)
     for name, found in report["keywords"]["sets"].items():
         before, after = found["before"], found["after"]
         terminal.line("names", f"{name}: {before['hits']} → {after['hits']} of {before['total']} names right")
     for note in report["notes"]:
         terminal.line("", note)
-    terminal.line("report", str(Run(run).page_file))
-    terminal.line("yours", "whispertune train FOLDER --model tiny.en    (a folder of clips with metadata.csv)")
+    terminal.line("report", str(Run(run).page_file), wrap=False)
+    terminal.line("", "The same with your own folder of clips and metadata.csv:")
+    terminal.next("whispertune train FOLDER --model tiny.en")
     terminal.data(report)
     if report["verdict"] == "worse":
-        raise typer.Exit(WORSE)
+        raise typer.Exit(HURTS)
 
 
 @runs_app.callback()
-def runs(context: typer.Context, folder: Path = Path("runs"), as_json: Json = False) -> None:
-    """List the runs in a folder, newest first."""
+def runs(
+    context: typer.Context,
+    folder: Annotated[Path, typer.Option(help="Where the runs are.")] = Path("runs"),
+    as_json: Json = False,
+) -> None:
+    """List, show and remove runs; alone: list those in a folder, newest first."""
     if context.invoked_subcommand is not None:
         return
     terminal = Terminal(as_json)
     rows = [_run_row(run) for run in find_runs(folder)]
-    for row in rows:
-        terminal.line(row["state"], f"{row['run']}  {row['model']} on {row['corpus']}  {row['text']}", row["state"])
-    if not rows:
-        terminal.line("", f"no runs in {folder}")
+    if rows:
+        columns = ("state", "run", "score", "model", "corpus")
+        terminal.table(
+            [
+                [row[name].replace("_", " ") if name == "state" else row[name] for name in columns]
+                for row in rows
+            ],
+            [row["state"] for row in rows],
+        )
+        terminal.next(shlex.join(["whispertune", "runs", "show", rows[0]["run"]]))
+    else:
+        terminal.line("runs", f"there are none in {folder}")
+        terminal.next("whispertune train FOLDER --model tiny.en")
     terminal.data(rows)
 
 
@@ -316,24 +381,38 @@ def runs_show(run: Path, as_json: Json = False) -> None:
     """What a run was asked, and what came of it."""
     terminal = Terminal(as_json)
     opened = Run.open(run)
-    report = opened.report
+    row, report = _run_row(opened), opened.report
+    terminal.line("run", f"{row['model']} on {row['corpus']}")
     if report is None:
-        terminal.line("unfinished", f"{run}: the same train command goes on with it")
-        terminal.text(opened.recipe_file.read_text("utf-8"))
+        terminal.line("unfinished", row["score"])
+        terminal.next(
+            shlex.join(["whispertune", "train", "--recipe", str(opened.recipe_file), "--run", str(run)])
+        )
     else:
-        _show_verdict(terminal, report)
-        terminal.line("report", str(opened.page_file))
-    terminal.data(report or _run_row(opened))
+        show_verdict(terminal, report)
+        terminal.line("report", str(opened.page_file), wrap=False)
+        terminal.next(report["next"])
+    terminal.data(report or row)
 
 
 @runs_app.command("rm")
-def runs_rm(run: Path, yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False) -> None:
+def runs_rm(
+    run: Path,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    as_json: Json = False,
+) -> None:
     """Remove a run with its checkpoints and model."""
+    terminal = Terminal(as_json)
     opened = Run.open(run)
+    if not yes and (as_json or not sys.stdin.isatty()):
+        raise UsageError(f"{run} is removed only after a yes, and nobody can be asked here", "give --yes")
     if not yes and not typer.confirm(f"Remove {run} with everything in it?"):
         raise typer.Exit(1)
-    opened.remove()
-    Terminal().line("removed", str(run))
+    with opened.locked():
+        opened.remove()
+    terminal.line("removed", str(run))
+    terminal.next("whispertune runs")
+    terminal.data({"removed": str(run)})
 
 
 def _followed(terminal: Terminal, step: str, **arguments: Any) -> Any:
@@ -356,94 +435,76 @@ def _corpus(terminal: Terminal, source: str, language: str | None) -> Path:
     """The corpus for a corpus or a source, which is imported once and remembered."""
     from whispertune.data.remembered import corpus_of
 
-    folder, summary = corpus_of(source, language, lambda done, total: terminal.progress("import", done, total))
+    folder, summary = corpus_of(
+        source, language, lambda done, total: terminal.progress("import", done, total)
+    )
     terminal.end()
     if summary is not None:
-        _show_import(terminal, summary)
+        show_import(terminal, summary)
     return folder
 
 
-def _model(name: str | None) -> str:
-    name = name or _project_defaults().get("model")
-    if not name:
-        raise UsageError("which model? --model is missing", "for example --model tiny.en, or model in whispertune.toml")
-    return str(name)
+def _with_corpora(terminal: Terminal, chosen: Recipe) -> Recipe:
+    """The recipe with corpora where it named sources."""
+    language = chosen.model.language
+    corpus, *guards = (
+        str(_corpus(terminal, name, language)) for name in (chosen.data.corpus, *chosen.data.guards)
+    )
+    return chosen.with_changes({"data.corpus": corpus, "data.guards": tuple(guards)})
 
 
-def _recipe(file: Path | None, changes: dict[str, Any], assignments: list[str] | None) -> Recipe:
+def _require_model_and_corpus(chosen: Recipe) -> None:
+    if not chosen.model.name:
+        raise UsageError(
+            "which model? --model is missing", f"for example --model tiny.en, or model = in {PROJECT_FILE}"
+        )
+    if not chosen.data.corpus:
+        raise UsageError("tuned on what? CORPUS is missing", "whispertune train CORPUS --model tiny.en")
+
+
+def _recipe(file: Path | None, options: dict[str, Any], assignments: list[str] | None) -> Recipe:
     """Defaults, then whispertune.toml, then a recipe file, then options, then --set: the later one wins."""
     base = recipes.load(file) if file is not None else Recipe()
-    if base.model.language is None and (language := _project_defaults().get("language")):
-        base = base.with_changes({"model.language": language})
-    given = {key: value for key, value in changes.items() if value is not None}
-    return base.with_changes({**given, **recipes.parse_assignments(assignments or [])})
+    defaults = {
+        key: value
+        for key, value in _project_defaults().items()
+        if not getattr(base.model, key.removeprefix("model."))
+    }
+    given = {key: value for key, value in options.items() if value is not None}
+    return base.with_changes({**defaults, **given, **recipes.parse_assignments(assignments or [])})
 
 
 def _project_defaults() -> dict[str, Any]:
+    """What whispertune.toml says, by recipe key."""
     path = Path(PROJECT_FILE)
     if not path.is_file():
         return {}
     try:
-        return tomllib.loads(path.read_text("utf-8"))
-    except tomllib.TOMLDecodeError as error:
+        found = tomllib.loads(path.read_text("utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise UsageError(f"{PROJECT_FILE} is not TOML: {error}") from None
+    for key in found:
+        if key not in PROJECT_KEYS:
+            raise UsageError(
+                f"{PROJECT_FILE} has no key '{key}'", f"its keys are {' and '.join(PROJECT_KEYS)}"
+            )
+    names = {"model": "model.name", "language": "model.language"}
+    return {names[key]: value for key, value in found.items()}
 
 
-def _number(text: str, option: str) -> float:
+def _run_row(run: Run) -> dict[str, str]:
     try:
-        return float(text)
-    except ValueError:
-        raise UsageError(f"{option} {text}: expected minutes or 'all'") from None
-
-
-def _show_import(terminal: Terminal, summary: Any) -> None:
-    rejected = sum(summary.rejected.values())
-    terminal.line("import", f"{summary.rows} rows = {summary.kept} kept + {rejected} rejected, {summary.duration_s / 60:.1f} min")
-    if rejected:
-        kinds = ", ".join(f"{count} {reason.replace('_', ' ')}" for reason, count in summary.rejected.items())
-        terminal.line("", f"{kinds}: each by name in {summary.corpus / 'rejected.jsonl'}", "warning")
-    if summary.warned:
-        kinds = ", ".join(f"{count} {reason.replace('_', ' ')}" for reason, count in summary.warned.items())
-        terminal.line("", f"{kinds}: whispertune check {summary.corpus} says which")
-    shares = ", ".join(f"{name} {seconds / 60:.1f} min" for name, seconds in summary.split_s.items())
-    terminal.line("split", f"{shares}. {summary.split}")
-
-
-def _import_data(summary: Any) -> dict[str, Any]:
-    values = {name: getattr(summary, name) for name in ("rows", "kept", "rejected", "warned", "duration_s", "split_s")}
-    return {**values, "corpus": str(summary.corpus), "findings": [_as_dict(finding) for finding in summary.findings]}
-
-
-def _show_verdict(terminal: Terminal, report: dict[str, Any]) -> None:
-    terminal.line("verdict", report["sentence"], report["verdict"])
-    for reason in report["reasons"]:
-        terminal.line("", reason)
-    for guard in report.get("guards", []):
-        terminal.line("guard", f"{guard['name']} {guard['before']:.1f} → {guard['after']:.1f} %: {guard['status']}")
-
-
-def _scores_line(scores: dict[str, Any]) -> str:
-    def shown(value: float | None) -> str:
-        return "undefined" if value is None else f"{value:.1f} %"
-
-    return (
-        f"WER {shown(scores['wer'])} · CER {shown(scores['cer'])} · {scores['reference_words']} words, "
-        f"{scores['substitutions']} wrong, {scores['deletions']} missing, {scores['insertions']} too many · "
-        f"{scores['loops']} loops"
-    )
-
-
-def _run_row(run: Run) -> dict[str, Any]:
-    recipe, report = run.recipe, run.report
+        recipe, report = run.recipe, run.report
+    except WhispertuneError as error:
+        return {"run": str(run.folder), "state": "damaged", "score": error.what, "model": "", "corpus": ""}
     row = {"run": str(run.folder), "model": recipe.model.name, "corpus": Path(recipe.data.corpus).name}
     if report is None:
         last = max((event["step"] for event in run.events("step")), default=0)
-        return {**row, "state": "unfinished", "text": f"at step {last}"}
-    text = f"{report['before']:.1f} → {report['after']:.1f} % {report['goal'].upper()}"
-    return {**row, "state": report["verdict"], "text": text}
+        steps = (run.plan or {}).get("steps")
+        return {**row, "state": "unfinished", "score": f"at step {last} of {steps}" if steps else "not begun"}
+    score = f"{report['before']:.1f} → {report['after']:.1f} % {report['goal'].upper()}"
+    return {**row, "state": report["verdict"], "score": score}
 
 
 def _as_dict(finding: Any) -> dict[str, str]:
     return {name: getattr(finding, name) for name in ("severity", "file_name", "reason", "message")}
-
-

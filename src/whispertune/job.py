@@ -5,6 +5,7 @@ stopped.
 """
 
 import io
+import itertools
 import time
 import wave
 from collections.abc import Callable, Iterator, Sequence
@@ -23,23 +24,24 @@ from whispertune.data.text import label_style
 from whispertune.data.validate import check_tokens
 from whispertune.engine import checkpoint as checkpoints
 from whispertune.engine.device import machine_facts, versions
-from whispertune.engine.method import Tuned, prepare
 from whispertune.engine.evaluate import Layouts, ShouldStop, capped, transcripts
+from whispertune.engine.method import Tuned, prepare
 from whispertune.engine.model import LoadedModel, load
 from whispertune.engine.source import resolve
 from whispertune.engine.train import Progress, Training
 from whispertune.engine.train import train as run_training
 from whispertune.engine.transcribe import DecodeOptions, decode_options, transcribe
-from whispertune.engine.windows import Renderer, Window, WindowPlanner
+from whispertune.engine.windows import Renderer, WindowPlanner
 from whispertune.errors import DataError, Stopped
 from whispertune.plan import CorpusFacts, Plan, make_plan
 from whispertune.report import build_report, dev_wer, score_sets
 from whispertune.report_page import render_page
-from whispertune.run import Emit, Event, Run, read_json, write_atomically, write_json
+from whispertune.run import Emit, Event, Run, line, read_json, warning, write_atomically, write_json
 from whispertune.ship.hf import export_hf
 
 SHOWN_CLIPS = 40
 """Clips in report.html, those that changed most first; each brings about 100 kB of audio."""
+SHOWN_FINDINGS = 5
 
 
 class Job:
@@ -70,19 +72,24 @@ class Job:
 
     def check(self) -> None:
         """Leave out what the model cannot learn from, by name, before any weight is loaded."""
-        clips = [clip for clip in self.corpus.clips if clip.split != "test"]
+        for _, _, judged in self.sets:
+            for clip in judged:
+                self.layouts.of(clip)  # a language that the model lacks is refused here
         findings = []
-        for layout in {id(l): l for l in map(self.layouts.of, self.corpus.clips)}.values():
-            mine = [clip for clip in clips if self.layouts.of(clip) is layout]
-            findings += check_tokens(mine, layout.label_length, layout.max_target_positions)
-        named = {finding.file_name: finding for finding in findings}
-        self.left_out = {clip.id for clip in clips if clip.file_name in named}
+        for clip in self.corpus.clips:
+            layout = self.layouts.of(clip)
+            if clip.split != "test":  # several clips may share a file: they are told apart by id
+                found = check_tokens([clip], layout.label_length, layout.max_target_positions)
+                findings += found
+                self.left_out |= {clip.id for _ in found}
         lines = [f"{f.file_name}: {f.message}" for f in findings]
-        write_atomically(self.run.folder / "left_out.txt", "".join(line + "\n" for line in lines))
+        write_atomically(self.run.folder / "left_out.txt", "".join(f"{named}\n" for named in lines))
         train_clips = self.train_clips
         if not train_clips:
+            others = len(self.corpus.clips) - len(self.corpus.split("train"))
             raise DataError(
-                f"{self.corpus.folder} has no clips to train on: all {len(self.corpus.clips)} are in other splits",
+                f"{self.corpus.folder} has no clips to train on: of {len(self.corpus.clips)}, {others} are "
+                f"in other splits and {len(self.corpus.split('train'))} are left out (left_out.txt)",
                 "import it again without a split column, or with --split 90/10",
             )
         if not self.corpus.split("test"):
@@ -93,19 +100,18 @@ class Job:
         speakers = len({clip.speaker for clip in train_clips if clip.speaker})
         minutes = sum(clip.duration_s for clip in train_clips) / 60
         out = len(self.corpus.rejected) + len(self.left_out)
-        self.emit(
-            Event(
-                "line",
-                {
-                    "label": "check",
-                    "text": f"{len(train_clips)} clips to train on, {_span(minutes)}"
-                    + (f", {speakers} speakers" if speakers > 1 else "")
-                    + (f"; {out} left out (rejected.jsonl, left_out.txt)" if out else ""),
-                },
+        speaking = f", {speakers} speakers" if speakers > 1 else ""
+        leaving = f"; {out} left out (rejected.jsonl, left_out.txt)" if out else ""
+        self.emit(line("check", f"{len(train_clips)} clips to train on, {_span(minutes)}{speaking}{leaving}"))
+        for named in lines[:SHOWN_FINDINGS]:
+            self.emit(warning(f"left out: {named}"))
+        if len(lines) > SHOWN_FINDINGS:
+            self.emit(
+                Event(
+                    "note",
+                    {"text": f"and {len(lines) - SHOWN_FINDINGS} more: {self.run.folder / 'left_out.txt'}"},
+                )
             )
-        )
-        for finding in findings[:5]:
-            self.emit(Event("warning", {"text": f"{finding.file_name}: {finding.message}"}))
 
     def make_plan(self) -> None:
         """Choose what the recipe leaves open and freeze it; a run that goes on keeps its plan."""
@@ -114,24 +120,21 @@ class Job:
             self.plan = Plan.from_dict(saved)
             self._warn_of_drift()
         else:
-            self.plan = make_plan(self.recipe, self._corpus_facts(), self.layouts.facts, machine_facts(self.recipe.machine))
+            self.plan = make_plan(
+                self.recipe, self._corpus_facts(), self.layouts.facts, machine_facts(self.recipe.machine)
+            )
             write_json(self.run.plan_file, self.plan.as_dict())
         self.device = torch.device(self.plan.device)
         torch.set_num_threads(self.plan.threads)
         plan, train = self.plan, self.recipe.train
-        self.emit(
-            Event(
-                "line",
-                {
-                    "label": "plan",
-                    "text": f"{_METHODS[train.method]} · {plan.device} {plan.precision} ({plan.reasons['precision']})"
-                    f" · {plan.speech_per_step_s:.0f} s of speech a step · {plan.steps} steps"
-                    f" ({plan.steps / plan.steps_per_pass:.1f} passes) · learning rate {plan.learning_rate:g}",
-                },
-            )
+        text = (
+            f"{_METHODS[train.method]} · {plan.device} {plan.precision} ({plan.reasons['precision']})"
+            f" · {plan.speech_per_step_s:.0f} s of speech a step · {plan.steps} steps"
+            f" ({plan.steps / plan.steps_per_pass:.1f} passes) · learning rate {plan.learning_rate:g}"
         )
+        self.emit(line("plan", text))
         for text in plan.warnings:
-            self.emit(Event("warning", {"text": text}))
+            self.emit(warning(text))
 
     def baseline(self) -> dict[str, Any]:
         """What the untuned model makes of the test clips and guards."""
@@ -149,11 +152,12 @@ class Job:
         with self._stage("training"):
             tuned = prepare(self.loaded.model, self.recipe.train)
             progress = run_training(self._training(tuned, texts))
+            self._board.close()
         if not (self.run.model_folder / "config.json").is_file():
             delivered = self._merged(tuned, progress.best_step or progress.step)
             layout = self.layouts.default
             export_hf(delivered, self.run.model_folder, language=layout.language, task=layout.task)
-        self.emit(Event("line", {"label": "training", "text": self._training_line(progress)}))
+        self.emit(line("training", self._training_line(progress)))
         del self.loaded  # the base is no longer needed
         return progress
 
@@ -163,7 +167,10 @@ class Job:
         Raises:
             DataError: that checkpoint is not there.
         """
-        self.make_plan()
+        saved = self.run.plan
+        if saved is None:
+            raise DataError(f"{self.run.folder} has no checkpoints yet", "train it first")
+        self.plan, self.device = Plan.from_dict(saved), torch.device("cpu")
         return self._merged(prepare(self.loaded.model, self.recipe.train), step)
 
     def _merged(self, tuned: Tuned, step: int) -> LoadedModel:
@@ -201,6 +208,7 @@ class Job:
                 "steps": progress.step,
             },
             ended=progress.ended,
+            trained_s=progress.seconds,
             keywords=self.keywords,
             notes=self.notes,
             corpus={
@@ -212,7 +220,10 @@ class Job:
         )
         shown = {clip["id"] for clip in report["clips_changed"][:SHOWN_CLIPS]}
         audio = {
-            clip.id: wav_bytes(corpus.audio(clip)) for _, corpus, clips in self.sets for clip in clips if clip.id in shown
+            clip.id: wav_bytes(corpus.audio(clip))
+            for _, corpus, clips in self.sets
+            for clip in clips
+            if clip.id in shown
         }
         page = render_page({**report, "clips_changed": report["clips_changed"][:SHOWN_CLIPS]}, audio)
         write_atomically(self.run.page_file, page)
@@ -241,7 +252,10 @@ class Job:
         most = self.recipe.eval.test_minutes
         sets = [("test", self.corpus, capped(self.corpus.split("test"), most))]
         for guard in self.guards:
-            sets.append((guard.folder.name, guard, capped(guard.split("test") or guard.clips, most)))
+            name, taken = guard.folder.absolute().name, [each for each, _, _ in sets]
+            if name in taken:
+                name = next(n for i in itertools.count(2) if (n := f"{name}-{i}") not in taken)
+            sets.append((name, guard, capped(guard.split("test") or guard.clips, most)))
         return sets
 
     def labels(self) -> Callable[[Clip], str]:
@@ -256,7 +270,16 @@ class Job:
                 with self._stage("labels"):
                     styled = self._base_styled(clips)
             else:
-                styled = {clip.id: sentence_style(clip.text, self.layouts.of(clip).language) for clip in clips}
+                styled = {
+                    clip.id: sentence_style(clip.text, self.layouts.of(clip).language) for clip in clips
+                }
+            # A full stop more can be one token too many.
+            layouts = {clip.id: self.layouts.of(clip) for clip in clips}
+            styled = {
+                name: text
+                for name, text in styled.items()
+                if layouts[name].label_length(text) <= layouts[name].max_target_positions
+            }
             write_json(file, styled)
         return lambda clip: styled.get(clip.id, clip.text)
 
@@ -283,7 +306,9 @@ class Job:
     ) -> WindowPlanner:
         section = self.recipe.windows
         if packed_only:
-            section = section.model_copy(update={"unpacked": 0.0, "timestamps": 0.0, "prompt": 0.0, "no_speech": 0.0})
+            section = section.model_copy(
+                update={"unpacked": 0.0, "timestamps": 0.0, "prompt": 0.0, "no_speech": 0.0}
+            )
         return WindowPlanner(self.corpus, clips, self.layouts.of, text_of, section, self.recipe.train.seed)
 
     def _training(self, tuned: Tuned, text_of: Callable[[Clip], str]) -> Training:
@@ -302,7 +327,7 @@ class Job:
         )
 
     def _dev_scorer(self, tuned: Tuned) -> Callable[[], float]:
-        """WER on a fixed set of packed dev windows: it chooses a checkpoint, it is never the reported score."""
+        """WER on a fixed set of packed dev windows: it chooses a checkpoint and is never reported."""
         windows = self._planner(self.dev_clips, lambda clip: clip.text, packed_only=True).epoch(0)
         windows = windows[: self.plan.dev_windows]
         renderer = Renderer(self.corpus, self.layouts.of, lambda clip: clip.text)
@@ -321,7 +346,9 @@ class Job:
         options = self._options()
         sets: dict[str, Any] = {}
         for name, corpus, clips in self.sets:
-            sets[name] = transcripts(loaded, corpus, clips, self.layouts, options, self._progress(label, name))
+            sets[name] = transcripts(
+                loaded, corpus, clips, self.layouts, options, self._progress(label, name)
+            )
         return {
             "model": {"name": loaded.name, "fingerprint": loaded.fingerprint},
             "decode": options.as_dict(),
@@ -336,7 +363,7 @@ class Job:
         for name, score in scores.items():
             wer = "undefined" if score["wer"] is None else f"{score['wer']:.1f} %"
             parts.append(f"{wer} WER on {name} ({score['clips']} clips, {score['reference_words']} words)")
-        self.emit(Event("line", {"label": label, "text": " · ".join(parts)}))
+        self.emit(line(label, " · ".join(parts)))
 
     def _training_line(self, progress: Progress) -> str:
         text = f"{progress.step} of {self.plan.steps} steps in {_span(progress.seconds / 60)}"
@@ -364,11 +391,13 @@ class Job:
 
     def _warn_of_drift(self) -> None:
         now = versions()
-        changed = [f"{name} {was} then, {now.get(name)} now" for name, was in self.plan.versions.items() if now.get(name) != was]
+        changed = [
+            f"{name} {was} then, {now.get(name)} now"
+            for name, was in self.plan.versions.items()
+            if now.get(name) != was
+        ]
         if changed:
-            self.emit(
-                Event("warning", {"text": f"{'; '.join(changed)}: the resumed weights may differ from an undisturbed run's"})
-            )
+            self.emit(warning(f"{'; '.join(changed)}: the weights may differ from an undisturbed run's"))
 
     def _steps_once(self) -> list[dict[str, Any]]:
         """The recorded steps; those repeated after a resume count once."""
@@ -391,7 +420,9 @@ class Job:
             self._board.flush()
         elif event.kind == "batch":
             # What the decoder is to predict, special tokens and all: the classic label bugs are visible here.
-            self.emit(Event("line", {"label": "first row", "text": data["rows"][1].removeprefix("out").strip()}))
+            self.emit(
+                Event("line", {"label": "first row", "text": data["rows"][1].removeprefix("out").strip()})
+            )
 
     _last_dev = ""
 
@@ -433,4 +464,6 @@ def wav_bytes(samples: Any) -> bytes:
 
 
 def _span(minutes: float) -> str:
+    if minutes < 1:
+        return f"{minutes * 60:.0f} s"
     return f"{minutes:.1f} min" if minutes < 60 else f"{int(minutes // 60)} h {int(minutes % 60)} min"

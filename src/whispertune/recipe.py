@@ -4,13 +4,18 @@ The command line's `--set section.key=value`, the TOML template and docs/recipe.
 `None` as a default means that the plan chooses; the plan says what it chose and why.
 """
 
+import datetime
 import difflib
+import json
 import tomllib
+import types
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Union, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic.fields import FieldInfo
 
 from whispertune.errors import UsageError
 
@@ -20,7 +25,8 @@ TextStyle = Literal["keep", "sentence", "base"]
 
 
 class _Section(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    # A folder may be called 2024: what stands for a text is read as one.
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, coerce_numbers_to_str=True)
 
 
 class ModelSection(_Section):
@@ -60,12 +66,19 @@ class TrainSection(_Section):
         None, gt=0, description="Peak, 1/update. Unset: by model size and method; see plan."
     )
     warmup: float = Field(
-        0.1, ge=0, le=1, description="Share of the updates in which the rate rises from 0; then it falls to 0."
+        0.1,
+        ge=0,
+        le=1,
+        description="Share of the updates in which the rate rises from 0; then it falls to 0.",
     )
     weight_decay: float = Field(
         0.0, ge=0, description="1/update. 0 as in OpenAI's own fine-tuning; few passes need none."
     )
-    clip_norm: float = Field(1.0, gt=0, description="Gradients of a larger norm are scaled down to it.")
+    clip_norm: float = Field(
+        1.0,
+        gt=0,
+        description="Gradients of a larger norm are scaled down to it; 1 as in Whisper's own training.",
+    )
     speech_per_step_s: float | None = Field(
         None,
         gt=0,
@@ -84,9 +97,13 @@ class TrainSection(_Section):
     save_every: int | None = Field(
         None, ge=1, description="Updates between checkpoints. Unset: at each dev evaluation."
     )
-    save_minutes: float = Field(5.0, gt=0, description="Minutes after which a checkpoint is due anyway.")
+    save_minutes: float = Field(
+        5.0, gt=0, description="Minutes after which a checkpoint is due anyway: the most that a crash costs."
+    )
     early_stop: int = Field(
-        8, ge=0, description="Dev evaluations without a better one after which training stops; 0 never."
+        8,
+        ge=0,
+        description="Dev evaluations without a better one after which training stops: two passes. 0: never.",
     )
     max_minutes: float | None = Field(None, gt=0, description="Minutes after which training saves and ends.")
     seed: int = Field(1, ge=0, description="Order of the data, and every random number.")
@@ -95,7 +112,12 @@ class TrainSection(_Section):
 class WindowsSection(_Section):
     """How clips become the 30 s windows that Whisper hears. Shares are of windows."""
 
-    join_silence_s: float = Field(0.2, ge=0, le=2, description="Silence between different recordings, seconds.")
+    join_silence_s: float = Field(
+        0.2,
+        ge=0,
+        le=2,
+        description="Silence between different recordings, seconds: a short pause, as between sentences.",
+    )
     unpacked: float = Field(
         0.1, ge=0, le=1, description="Share with one clip alone, as short clips are transcribed in use."
     )
@@ -121,12 +143,26 @@ class EvalSection(_Section):
         60.0, description="Minutes of test audio used, the same clips before and after; or all."
     )
     max_new_tokens: int = Field(
-        224, ge=1, le=448, description="Tokens after which decoding stops, as in OpenAI's decoder; loops run to it."
+        224,
+        ge=1,
+        le=448,
+        description="Tokens after which decoding stops, as in OpenAI's decoder; loops run to it.",
     )
     batch: int = Field(16, ge=1, description="Clips decoded at once; the text does not depend on it.")
-    resamples: int = Field(10_000, ge=100, description="Bootstrap resamples for the intervals.")
-    tolerance: float = Field(1.0, ge=0, description="WER points by which a guard may get worse.")
-    dev_share: float = Field(0.1, gt=0, le=0.5, description="Share of the run's time for dev evaluations.")
+    resamples: int = Field(
+        10_000,
+        ge=100,
+        description="Bootstrap resamples for the intervals; 10,000 hold their ends to about 0.1 point.",
+    )
+    tolerance: float = Field(
+        1.0, ge=0, description="Points by which a guard may get worse; less is seldom heard."
+    )
+    dev_share: float = Field(
+        0.1,
+        gt=0,
+        le=0.5,
+        description="Share of the run's time for dev evaluations: a tenth, since they teach nothing.",
+    )
 
 
 class MachineSection(_Section):
@@ -138,7 +174,9 @@ class MachineSection(_Section):
     precision: Literal["auto", "fp32", "bf16", "fp16"] = Field(
         "auto", description="auto: the fastest format whose products are right, by a short measurement."
     )
-    threads: int | None = Field(None, ge=1, description="CPU threads. Unset: the cores at hand, frozen in the run.")
+    threads: int | None = Field(
+        None, ge=1, description="CPU threads. Unset: the cores at hand, frozen in the run."
+    )
 
 
 class Recipe(_Section):
@@ -159,7 +197,7 @@ class Recipe(_Section):
         """
         tree = self.model_dump()
         for key, value in changes.items():
-            section, _, name = _known_key(key).partition(".")
+            section, _, name = _known_key(key, "there is no recipe key").partition(".")
             tree[section][name] = value
         return _validated(tree, "a recipe value does not fit")
 
@@ -175,10 +213,13 @@ class Recipe(_Section):
         except tomllib.TOMLDecodeError as error:
             raise UsageError(f"{where} is not TOML: {error}") from None
         for section, values in tree.items():
+            known = "sections: " + ", ".join(f"[{name}]" for name in Recipe.model_fields)
             if not isinstance(values, dict):
-                raise UsageError(f"{where}: '{section}' stands outside a section", "see docs/recipe.md")
+                raise UsageError(f"{where}: '{section}' stands outside a section", known)
+            if not values and section not in Recipe.model_fields:
+                raise UsageError(f"{where}: there is no recipe section [{section}]", known)
             for name in values:
-                _known_key(f"{section}.{name}")
+                _known_key(f"{section}.{name}", f"{where}: there is no recipe key")
         return _validated(tree, where)
 
     def to_toml(self) -> str:
@@ -186,20 +227,37 @@ class Recipe(_Section):
         lines: list[str] = []
         for section, values in self.model_dump().items():
             lines.append(f"[{section}]")
-            lines += [f"{name} = {_toml(v)}" if v is not None else f"# {name}: unset" for name, v in values.items()]
+            lines += [
+                f"{name} = {to_toml_value(v)}" if v is not None else f"# {name}: unset"
+                for name, v in values.items()
+            ]
             lines.append("")
         return "\n".join(lines)
 
 
-def keys() -> list[tuple[str, str, Any, str]]:
-    """Every knob as (key, type, default, description), in order: for help, template and reference page."""
-    rows = []
-    for section, info in Recipe.model_fields.items():
-        fields = info.annotation.model_fields  # type: ignore[union-attr]
-        for name, knob in fields.items():
-            kind = str(knob.annotation).replace("typing.Literal", "").replace("<class '", "").replace("'>", "")
-            rows.append((f"{section}.{name}", kind, knob.default, knob.description or ""))
-    return rows
+@dataclass(frozen=True, slots=True)
+class Knob:
+    """One key of the recipe, as help, template and reference page show it."""
+
+    key: str
+    kind: str
+    """The values it takes, in words: `whole number ≥ 1, or unset`."""
+    default: Any
+    description: str
+
+
+def knobs() -> list[Knob]:
+    """Every knob, in order."""
+    return [
+        Knob(f"{section}.{name}", _kind(knob), knob.default, knob.description or "")
+        for section, info in Recipe.model_fields.items()
+        for name, knob in info.annotation.model_fields.items()  # type: ignore[union-attr]
+    ]
+
+
+def describe(key: str) -> str:
+    """What a knob is for, with its unit and the reason of its default."""
+    return next(knob.description for knob in knobs() if knob.key == key)
 
 
 def parse_assignments(assignments: Iterable[str]) -> dict[str, Any]:
@@ -233,20 +291,24 @@ def _from_text(value: str) -> Any:
     if value in ("", "none", "unset"):
         return None
     try:
-        return tomllib.loads(f"v = {value}")["v"]
+        read = tomllib.loads(f"v = {value}")["v"]
     except tomllib.TOMLDecodeError:
         return value
+    # 2024-05-01 is TOML for a day; here it can only be a name.
+    return value if isinstance(read, (datetime.date, datetime.time)) else read
 
 
-def _known_key(key: str) -> str:
-    known = [row[0] for row in keys()]
+def _known_key(key: str, what: str) -> str:
+    known = [knob.key for knob in knobs()]
     if key in known:
         return key
     by_name = {k.partition(".")[2]: k for k in known}
     near = difflib.get_close_matches(key, known, 1, 0.5) or [
         by_name[n] for n in difflib.get_close_matches(key.rpartition(".")[2], by_name, 1, 0.5)
     ]
-    raise UsageError(f"there is no recipe key '{key}'", f"did you mean {near[0]}?" if near else "see docs/recipe.md")
+    raise UsageError(
+        f"{what} '{key}'", f"did you mean {near[0]}?" if near else "whispertune recipe lists them"
+    )
 
 
 def _validated(tree: dict[str, Any], where: str) -> Recipe:
@@ -255,15 +317,48 @@ def _validated(tree: dict[str, Any], where: str) -> Recipe:
     except ValidationError as error:
         first = error.errors()[0]
         key = ".".join(str(part) for part in first["loc"][:2])
-        raise UsageError(f"{where}: {key} = {first['input']!r}: {first['msg'].lower()}", "see docs/recipe.md") from None
+        knob = next(knob for knob in knobs() if knob.key == key)
+        raise UsageError(
+            f"{where}: {key} = {first['input']!r}; expected {knob.kind}", f"{key}: {knob.description}"
+        ) from None
 
 
-def _toml(value: Any) -> str:
+def to_toml_value(value: Any) -> str:
+    """A value of the recipe as TOML."""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, str):
-        escaped = value.replace("\\", "\\\\").replace('"', '\\"')
-        return f'"{escaped}"'
+        return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
     if isinstance(value, (list, tuple)):
-        return "[" + ", ".join(_toml(item) for item in value) + "]"
+        return "[" + ", ".join(to_toml_value(item) for item in value) + "]"
     return repr(value)
+
+
+_WORDS = {str: "text", int: "whole number", float: "number", bool: "true or false"}
+_SIGNS = {"ge": "≥", "gt": ">", "le": "≤", "lt": "<"}
+
+
+def _kind(knob: FieldInfo) -> str:
+    choices = _choices(knob.annotation)
+    bounds = [
+        f"{sign} {getattr(limit, name):g}"
+        for limit in knob.metadata
+        for name, sign in _SIGNS.items()
+        if getattr(limit, name, None) is not None
+    ]
+    if bounds:
+        choices[0] += " " + " and ".join(bounds)
+    return ", ".join(choices[:-1]) + " or " + choices[-1] if len(choices) > 1 else choices[0]
+
+
+def _choices(annotation: Any) -> list[str]:
+    """What a value of a type can be, each in a word; `None` is `unset`."""
+    if annotation is type(None):
+        return ["unset"]
+    if get_origin(annotation) is Literal:
+        return [str(value) for value in get_args(annotation)]
+    if get_origin(annotation) in (Union, types.UnionType):
+        return [word for each in get_args(annotation) for word in _choices(each)]
+    if get_origin(annotation) is tuple:
+        return ["a list of texts"]
+    return [_WORDS[annotation]]

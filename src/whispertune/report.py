@@ -1,5 +1,6 @@
 """From transcripts before and after to report.json: scores, verdict, and the clips that changed most."""
 
+import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -40,7 +41,7 @@ def compare_sets(
     recipe: Recipe,
     keywords: Sequence[str] = (),
 ) -> dict[str, Any]:
-    """The verdict on two systems' transcripts of the same clips; the first set decides, the others are guards.
+    """The verdict on two systems' transcripts of the same clips; the first set decides, others are guards.
 
     Returns:
         What report.json begins with, then `sets`, `keywords`, `clips_changed`, `settings`.
@@ -74,10 +75,14 @@ def compare_sets(
         judge_guards({name: differences[name] for name in guards}, section.tolerance),
         section.goal,
     )
+    judged = judgement.as_dict()
+    # What others rely on comes first, in this order.
+    first = ("verdict", "goal", "before", "after", "difference", "guards")
     return {
-        **judgement.as_dict(),
+        **{key: judged[key] for key in first},
         "words": Totals.of(scored[own][0]).words.reference_length,
         "clips": len(scored[own][0]),
+        **{key: value for key, value in judged.items() if key not in first},
         "speaks_for": differences[own].speaks_for,
         "sets": {name: _before_after(*pair) for name, pair in scored.items()},
         "keywords": _keywords(sets, scored, keywords, language) if keywords else None,
@@ -101,10 +106,15 @@ def build_report(
     curves: Mapping[str, Any],
     corpus: Mapping[str, Any],
     ended: str,
+    trained_s: float,
     keywords: Sequence[str] = (),
     notes: Sequence[str] = (),
 ) -> dict[str, Any]:
-    """report.json of a run."""
+    """report.json of a run.
+
+    Args:
+        trained_s: seconds of training, over all attempts.
+    """
     recipe = run.recipe
     compared = compare_sets(sets, before, after, recipe, keywords)
     compared["settings"] |= {
@@ -115,14 +125,18 @@ def build_report(
         "machine": plan.machine,
     }
     seconds = {event["name"]: event["seconds"] for event in run.events("stage") if event["state"] == "end"}
+    seconds["training"] = round(trained_s, 2)  # the last attempt's event knows only its own
     return {
         **compared,
         "curves": dict(curves),
         "time": {
-            **{f"{name}_s": seconds.get(name, 0.0) for name in ("baseline", "labels", "training", "evaluation")},
+            **{
+                f"{name}_s": seconds.get(name, 0.0)
+                for name in ("baseline", "labels", "training", "evaluation")
+            },
             "total_s": round(sum(seconds.values()), 1),
         },
-        "next": _next(run.folder, compared["verdict"], recipe.model.name),
+        "next": _next(run.folder, compared["verdict"], plan, recipe),
         "notes": [*notes, *_notes(plan, sets, ended)],
     }
 
@@ -135,10 +149,14 @@ def dev_wer(references: Sequence[str], hypotheses: Sequence[str], languages: Seq
     return 100.0 if total.percent is None else total.percent
 
 
-def _scored(clips: Sequence[Clip], rows: Sequence[Mapping[str, str]], language: str | None) -> list[ClipScore]:
+def _scored(
+    clips: Sequence[Clip], rows: Sequence[Mapping[str, str]], language: str | None
+) -> list[ClipScore]:
     of_clip = {clip.id: clip for clip in clips}
     return [
-        score_clip(row["id"], row["reference"], row["hypothesis"], _normalizer_of(of_clip[row["id"]], language))
+        score_clip(
+            row["id"], row["reference"], row["hypothesis"], _normalizer_of(of_clip[row["id"]], language)
+        )
         for row in rows
     ]
 
@@ -149,7 +167,9 @@ def _normalizer_of(clip: Clip, language: str | None) -> Any:
 
 
 def _normalizer(sets: NamedClips, language: str | None) -> dict[str, str]:
-    used = {n.name: n.description for _, clips in sets for clip in clips for n in [_normalizer_of(clip, language)]}
+    used = {
+        n.name: n.description for _, clips in sets for clip in clips for n in [_normalizer_of(clip, language)]
+    }
     return {"name": ", ".join(used), "description": " ".join(used.values())}
 
 
@@ -273,9 +293,19 @@ def _notes(plan: Plan, sets: NamedClips, ended: str) -> list[str]:
     return notes
 
 
-def _next(folder: Path, verdict: str, base: str) -> str:
+def _next(folder: Path, verdict: str, plan: Plan, recipe: Recipe) -> str:
+    """The command to try now."""
     if verdict == "better":
-        return f"whispertune export {folder} --format hf"
+        return shlex.join(["whispertune", "export", str(folder), "--format", "hf"])
+    words = ["whispertune", "train", recipe.data.corpus, "--model", recipe.model.name]
+    words += [word for guard in recipe.data.guards for word in ("--guard", guard)]
+    if recipe.model.language is not None:
+        words += ["--language", recipe.model.language]
+    if recipe.train.method != "full":
+        words += ["--method", recipe.train.method]
     if verdict == "worse":
-        return f"keep {base}; a lower learning rate, fewer passes or another --method may do less harm"
-    return f"keep {base}; more clips, or more passes, may show a difference"
+        gentler = min(plan.learning_rate / 4, plan.usual_learning_rate)
+        words += ["--set", f"train.learning_rate={gentler:.2g}"]
+    else:
+        words += ["--passes", f"{2 * plan.steps / plan.steps_per_pass:.3g}"]
+    return shlex.join(words)

@@ -1,15 +1,19 @@
 """A Run is a folder: what was asked, what was planned, what happened, and what came of it.
 
-    recipe.toml  plan.json  events.jsonl  checkpoints/<step>/  model/  baseline.json  report.json  report.html  exports/
+    recipe.toml  plan.json  events.jsonl  checkpoints/<step>/  model/
+    baseline.json  report.json  report.html  exports/
 
 Files are written beside their place and renamed, so a run killed at any moment holds only whole files.
 """
 
+import fcntl
+import itertools
 import json
 import os
 import shutil
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -25,7 +29,7 @@ class Event:
 
     Kinds: `stage` (name, state: begin|end|skipped, seconds), `progress` (stage, done, total, unit),
     `step` (step, steps, loss, learning_rate, grad_norm, seconds, waiting_s), `dev` (step, wer), `checkpoint`
-    (step, best), `batch` (text of the first one), `note` (text), `warning` (text), `plan`, `result`.
+    (step, best), `batch` (rows of the first one), `line` (label, text), `note` (text), `warning` (text).
     """
 
     kind: str
@@ -35,6 +39,15 @@ class Event:
 
 
 Emit = Callable[[Event], None]
+
+
+def line(label: str, text: str) -> Event:
+    """Something to show for good, under the name of its stage."""
+    return Event("line", {"label": label, "text": text})
+
+
+def warning(text: str) -> Event:
+    return Event("warning", {"text": text})
 
 
 def write_atomically(path: Path, content: str | bytes) -> None:
@@ -54,6 +67,10 @@ def write_atomically(path: Path, content: str | bytes) -> None:
 
 def write_json(path: Path, value: Any) -> None:
     write_atomically(path, json.dumps(value, ensure_ascii=False, indent=1) + "\n")
+
+
+BEFORE_THE_PLAN = {"recipe.toml", "events.jsonl", "left_out.txt", ".lock"}
+"""What a run may hold before anything was done in it."""
 
 
 class Run:
@@ -77,13 +94,16 @@ class Run:
     def create(cls, folder: Path, recipe: Recipe) -> "Run":
         """A new run, or the unfinished one of the same recipe that lies there.
 
+        A run that failed before it had a plan has nothing to lose: the new recipe takes its place.
+
         Raises:
             UsageError: the folder holds a finished run, a run of another recipe, or other files.
         """
         run = cls(folder)
-        if run.recipe_file.is_file():
+        held = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
+        if run.recipe_file.is_file() and held - BEFORE_THE_PLAN:
             return run._continued(recipe)
-        if folder.is_dir() and any(folder.iterdir()):
+        if held - BEFORE_THE_PLAN:
             raise UsageError(f"{folder} is not empty and is not a run", "name another folder with --run")
         try:
             folder.mkdir(parents=True, exist_ok=True)
@@ -91,6 +111,20 @@ class Run:
             raise DataError(f"cannot make the run folder {folder}: {error.strerror}") from None
         write_atomically(run.recipe_file, recipe.to_toml())
         return run
+
+    @classmethod
+    def numbered(cls, folder: Path, recipe: Recipe) -> "Run":
+        """The unfinished run of this recipe among `folder-1`, `folder-2`, …, or the next one after them.
+
+        Raises:
+            DataError: the folder cannot be made.
+        """
+        for number in itertools.count(1):
+            try:
+                return cls.create(folder.with_name(f"{folder.name}-{number}"), recipe)
+            except UsageError:
+                continue  # taken
+        raise AssertionError("counting ends")
 
     @classmethod
     def open(cls, folder: Path) -> "Run":
@@ -101,27 +135,32 @@ class Run:
         """
         run = cls(folder)
         if not run.recipe_file.is_file():
-            raise DataError(f"{folder} is not a run: it has no recipe.toml", "whispertune runs lists the runs here")
+            raise DataError(
+                f"{folder} is not a run: it has no recipe.toml", "whispertune runs lists the runs here"
+            )
         return run
 
     def _continued(self, recipe: Recipe) -> "Run":
         if self.is_finished:
             raise UsageError(
-                f"{self.folder} holds a finished run", f"name another --run, or whispertune runs rm {self.folder}"
+                f"{self.folder} holds a finished run",
+                f"name another --run, or whispertune runs rm {self.folder}",
             )
-        ours, theirs = self.recipe.model_dump(), recipe.model_dump()
-        changed = [
-            f"{section}.{name} is {ours[section][name]!r} there and {value!r} here"
-            for section, values in theirs.items()
-            for name, value in values.items()
-            if json.dumps(ours[section][name]) != json.dumps(value)
-        ]
-        if changed:
+        if changed := self._differences(recipe):
             raise UsageError(
                 f"{self.folder} holds an unfinished run of another recipe: {'; '.join(changed[:3])}",
                 f"name another --run, or whispertune runs rm {self.folder}",
             )
         return self
+
+    def _differences(self, recipe: Recipe) -> list[str]:
+        ours, theirs = self.recipe.model_dump(), recipe.model_dump()
+        return [
+            f"{section}.{name} is {ours[section][name]!r} there and {value!r} here"
+            for section, values in theirs.items()
+            for name, value in values.items()
+            if ours[section][name] != value
+        ]
 
     @property
     def name(self) -> str:
@@ -152,7 +191,9 @@ class Run:
 
         def emit(event: Event) -> None:
             event = Event(event.kind, event.data, event.at or time.time())
-            line = json.dumps({"at": round(event.at, 3), "kind": event.kind, **event.data}, ensure_ascii=False)
+            line = json.dumps(
+                {"at": round(event.at, 3), "kind": event.kind, **event.data}, ensure_ascii=False
+            )
             if event.kind != "progress":  # a progress bar is not history
                 with open(self.events_file, "a", encoding="utf-8") as file:
                     file.write(line + "\n")
@@ -173,6 +214,22 @@ class Run:
             if isinstance(event, dict) and (kind is None or event.get("kind") == kind):
                 yield event
 
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Keep other processes from working on this run; a killed one leaves nothing to clean up.
+
+        Raises:
+            DataError: one does.
+        """
+        with open(self.folder / ".lock", "w") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise DataError(
+                    f"another process is working on {self.folder}", "wait for it, or name another --run"
+                ) from None
+            yield
+
     def remove(self) -> None:
         shutil.rmtree(self.folder)
 
@@ -192,7 +249,7 @@ def read_json(path: Path) -> dict[str, Any] | None:
 
 
 def find_runs(folder: Path) -> list[Run]:
-    """The runs below a folder, newest first."""
+    """The runs in a folder, newest first."""
     if not folder.is_dir():
         return []
     found = [Run(p.parent) for p in folder.glob("*/recipe.toml")]

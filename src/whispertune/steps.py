@@ -5,12 +5,10 @@ units of work.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
 from whispertune.clip import SAMPLE_RATE, WINDOW_SAMPLES
 from whispertune.corpus import Corpus
@@ -26,7 +24,7 @@ from whispertune.errors import DataError, Stopped, UsageError
 from whispertune.job import Job
 from whispertune.recipe import Recipe
 from whispertune.report import compare_sets, score_sets
-from whispertune.run import Emit, Event, Run
+from whispertune.run import Emit, Event, Run, line
 from whispertune.ship.hf import export_hf, prove_hf
 
 PROOF_CLIPS = 20
@@ -45,13 +43,15 @@ def train(
     Raises:
         WhispertuneError: as its stages say. What was done stays and is not done again.
     """
-    job = Job(Run.open(Path(run)), emit, should_stop, keywords, notes)
-    job.check()
-    job.make_plan()
-    before = job.baseline()
-    progress = job.training()
-    after = job.evaluation()
-    return job.report(before, after, progress)
+    opened = Run.open(Path(run))
+    with opened.locked():
+        job = Job(opened, emit, should_stop, keywords, notes)
+        job.check()
+        job.make_plan()
+        before = job.baseline()
+        progress = job.training()
+        after = job.evaluation()
+        return job.report(before, after, progress)
 
 
 def evaluate(
@@ -69,7 +69,9 @@ def evaluate(
         loaded = load(resolve(name))
         loaded.model.to(facts.device)
         layouts = Layouts(name, settings.model.language, settings.model.task)
-        rows = transcripts(loaded, opened, clips, layouts, options, _progress("eval", name, emit, should_stop))
+        rows = transcripts(
+            loaded, opened, clips, layouts, options, _progress("eval", name, emit, should_stop)
+        )
         return {
             "model": {"name": loaded.name, "fingerprint": loaded.fingerprint},
             "decode": options.as_dict(),
@@ -82,9 +84,11 @@ def evaluate(
     return compare_sets([("test", clips)], decoded(baseline), after, settings)
 
 
-def export(run: str, format: str, to: str, step: int | None, emit: Emit, should_stop: ShouldStop) -> dict[str, Any]:
-    """Write a run's delivered model, or another model, in a format, and prove in its own engine that it is the
-    same model: a failed proof leaves nothing behind.
+def export(
+    run: str, format: str, to: str, step: int | None, emit: Emit, should_stop: ShouldStop
+) -> dict[str, Any]:
+    """Write a run's delivered model, or a kept checkpoint, in a format, and prove in its own engine that it
+    is the same model: a failed proof leaves nothing behind.
 
     Raises:
         UsageError: no such format.
@@ -100,10 +104,14 @@ def export(run: str, format: str, to: str, step: int | None, emit: Emit, should_
     # To the model's own limit, as `generate` goes.
     options = DecodeOptions(max_new_tokens=loaded.max_target_positions, batch=1)
     expected = transcribe_clips(
-        loaded.model, audio, [layout] * len(audio), options, _progress("export", "what it says", emit, should_stop)
+        loaded.model,
+        audio,
+        [layout] * len(audio),
+        options,
+        _progress("export", "what it says", emit, should_stop),
     )
     folder = export_hf(loaded, Path(to), language=layout.language, task=layout.task)
-    emit(Event("line", {"label": "export", "text": f"{folder}, as transformers reads it"}))
+    emit(line("export", f"{folder}, as transformers reads it"))
     emit(Event("progress", {"label": "proof", "done": 0, "total": None, "text": "in a fresh process"}))
     try:
         prove_hf(folder, audio, expected)
@@ -111,7 +119,7 @@ def export(run: str, format: str, to: str, step: int | None, emit: Emit, should_
         _remove(folder)
         raise
     proof = {"clips": len(clips), "engine": "transformers", "text_equal": True}
-    emit(Event("line", {"label": "proof", "text": f"transformers, in a fresh process: the same text on {len(clips)} clips"}))
+    emit(line("proof", f"transformers, in a fresh process: the same text on {len(clips)} clips"))
     return {"folder": str(folder), "format": format, "proof": proof}
 
 
@@ -137,7 +145,12 @@ def transcribe(
         if should_stop():
             raise Stopped(f"stopped before {file}")
         seconds = len(samples) / SAMPLE_RATE
-        emit(Event("progress", {"label": "hearing", "done": number, "total": len(files), "text": f"{file}, {seconds:.0f} s"}))
+        emit(
+            Event(
+                "progress",
+                {"label": "hearing", "done": number, "total": len(files), "text": f"{file}, {seconds:.0f} s"},
+            )
+        )
         if len(samples) <= WINDOW_SAMPLES:
             options = decode_options(settings.eval, facts.device, facts.precision)
             text = transcribe_clips(loaded.model, [samples], [layout], options)[0]

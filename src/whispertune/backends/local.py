@@ -8,6 +8,8 @@ from typing import Any
 from whispertune.errors import MissingExtra
 from whispertune.run import Event
 
+LOCAL_PACKAGES = ("torch", "transformers", "peft", "safetensors", "tensorboard")
+
 
 class LocalHandle:
     """A step running in this process."""
@@ -36,13 +38,14 @@ class LocalHandle:
 
     def _work(self, step: str, arguments: dict[str, Any]) -> None:
         try:
-            try:
-                from whispertune import steps
-            except ModuleNotFoundError as error:
-                if (error.name or "").split(".")[0] in ("torch", "transformers", "peft", "safetensors"):
-                    raise MissingExtra(f"running '{step}' on this machine", "local") from None
-                raise
-            self._result = steps.STEPS[step](**arguments, emit=self._events.put, should_stop=self._stop.is_set)
+            from whispertune import steps
+
+            self._result = steps.STEPS[step](
+                **arguments, emit=self._events.put, should_stop=self._stop.is_set
+            )
+        except ModuleNotFoundError as error:
+            missing = (error.name or "").split(".")[0] in LOCAL_PACKAGES
+            self._error = MissingExtra(f"running '{step}' on this machine", "local") if missing else error
         except BaseException as error:  # handed to whoever asks for the result
             self._error = error
         finally:

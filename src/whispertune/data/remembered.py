@@ -27,7 +27,9 @@ def corpus_of(
     folder = Path(source)
     if is_corpus(folder):
         return folder, None
-    target = cache_folder() / "corpora" / f"{folder.name or 'corpus'}-{_fingerprint(source, language)}"
+    # The last part of the path is what a corpus is called in reports.
+    name = Path(os.path.abspath(source)).name or "corpus"
+    target = cache_folder() / "corpora" / _fingerprint(source, language) / name.replace(":", "-")
     if is_corpus(target):
         return target, None
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -41,9 +43,10 @@ def _fingerprint(source: str, language: str | None) -> str:
     if not path.exists():
         digest.update(source.encode())
         return digest.hexdigest()[:12]
+    path = path.resolve()
     files = [path] if path.is_file() else sorted(p for p in path.rglob("*") if p.is_file())
-    digest.update(str(path.resolve()).encode())
+    digest.update(bytes(path))
     for file in files:
         status = file.stat()
-        digest.update(f"{file}\0{status.st_size}\0{status.st_mtime_ns}\n".encode())
+        digest.update(bytes(file) + f"\0{status.st_size}\0{status.st_mtime_ns}\n".encode())
     return digest.hexdigest()[:12]

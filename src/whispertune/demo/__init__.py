@@ -11,8 +11,8 @@ from whispertune.recipe import Recipe
 from whispertune.run import Emit, Event, Run
 
 NOTES = (
-    "The speech is synthetic: one voice was trained on, and unseen-voice is another one that training never heard.",
-    "plain-sentences is a weak guard: the trained voice, reading ordinary sentences that tiny.en hardly gets wrong.",
+    "The speech is synthetic: one voice was trained on, unseen-voice is one that training never heard.",
+    "plain-sentences is a weak guard: the trained voice, in sentences that tiny.en hardly gets wrong.",
 )
 
 CHANGES = {
@@ -45,7 +45,12 @@ def prepare_demo(folder: Path, emit: Emit) -> Run:
             import_source(source, corpora[name])
     trouble = gpu_trouble(detect())
     if trouble is not None:
-        emit(Event("warning", {"text": f"{trouble.what}; the demo runs on the CPU. To use the GPU: {trouble.cure}"}))
+        emit(
+            Event(
+                "warning",
+                {"text": f"{trouble.what}; the demo runs on the CPU. To use the GPU: {trouble.cure}"},
+            )
+        )
     recipe = Recipe().with_changes(
         {
             **CHANGES,

@@ -1,4 +1,4 @@
-"""`doctor`: what this machine shows, whether training here would run as asked, and the one command that mends it.
+"""`doctor`: what this machine shows, whether training here would run as asked, and the command that mends it.
 
 Standard library only: it says the same on a machine where nothing else is installed yet.
 """
@@ -38,10 +38,17 @@ def diagnose(python: Path, machine: Machine | None = None) -> list[Diagnosis]:
 
 
 def _hardware(machine: Machine) -> list[Diagnosis]:
-    found = [Diagnosis("ok", f"{machine.cores} cores, {gib(machine.memory_bytes)} of memory, {machine.system} {machine.arch}")]
+    found = [
+        Diagnosis(
+            "ok",
+            f"{machine.cores} cores, {gib(machine.memory_bytes)} of memory, {machine.system} {machine.arch}",
+        )
+    ]
     found += [Diagnosis("ok", f"GPU: {gpu}") for gpu in machine.gpus]
     if not machine.gpus:
-        found.append(Diagnosis("note", "no GPU: training runs on the processor; tiny and base are within reach"))
+        found.append(
+            Diagnosis("note", "no GPU: training runs on the processor; tiny and base are within reach")
+        )
     trouble = gpu_trouble(machine)
     if trouble is not None:
         found.append(Diagnosis("fault" if trouble.mendable else "note", trouble.what, trouble.cure))
@@ -62,7 +69,9 @@ def _torch(machine: Machine, build: Build | None) -> list[Diagnosis]:
     if not fits(machine, build):
         wanted = {"cuda": "a CUDA build", "rocm": "a ROCm build", None: "another build"}[usable(machine)]
         return [
-            Diagnosis("fault", f"{build} does not fit this machine, which needs {wanted}", "make setup replaces it")
+            Diagnosis(
+                "fault", f"{build} does not fit this machine, which needs {wanted}", "make setup replaces it"
+            )
         ]
     return [Diagnosis("ok", f"{build} fits this machine")]
 
@@ -78,7 +87,9 @@ def _room(machine: Machine) -> list[Diagnosis]:
     found = []
     if machine.disk_free_bytes < LOW_DISK_BYTES:
         free, need = gib(machine.disk_free_bytes), gib(LOW_DISK_BYTES)
-        found.append(Diagnosis("warning", f"{free} free here; a run of small keeps about {need}", "free some room"))
+        found.append(
+            Diagnosis("warning", f"{free} free here; a run of small keeps about {need}", "free some room")
+        )
     if machine.memory_bytes < LOW_MEMORY_BYTES:
         have, need = gib(machine.memory_bytes), gib(LOW_MEMORY_BYTES)
         found.append(Diagnosis("warning", f"{have} of memory; tuning tiny wants {need}"))

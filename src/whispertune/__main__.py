@@ -1,0 +1,5 @@
+"""`python -m whispertune`."""
+
+from whispertune.cli import main
+
+main()
