@@ -1,6 +1,5 @@
 """The command line: it reads words, calls floors below, and shows what they say. It computes nothing."""
 
-import dataclasses
 import errno
 import shlex
 import signal
@@ -15,7 +14,7 @@ import whispertune
 from whispertune import recipe as recipes
 from whispertune.backends.local import LocalBackend
 from whispertune.errors import MachineError, UsageError, WhispertuneError
-from whispertune.recipe import Recipe
+from whispertune.recipe import Recipe, keys
 from whispertune.run import Run, find_runs
 from whispertune.terminal import Terminal, scores_line, show_findings, show_import, show_verdict
 
@@ -323,7 +322,7 @@ def recipe_(as_json: Json = False) -> None:
     terminal.next(
         "whispertune recipe > recipe.toml; whispertune train CORPUS --model tiny.en --recipe recipe.toml"
     )
-    terminal.data([dataclasses.asdict(knob) for knob in recipes.knobs()])
+    terminal.data([knob._asdict() for knob in keys()])
 
 
 @app.command()

@@ -10,9 +10,8 @@ import json
 import tomllib
 import types
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, Union, get_args, get_origin
+from typing import Any, Literal, NamedTuple, Union, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic.fields import FieldInfo
@@ -235,8 +234,7 @@ class Recipe(_Section):
         return "\n".join(lines)
 
 
-@dataclass(frozen=True, slots=True)
-class Knob:
+class Knob(NamedTuple):
     """One key of the recipe, as help, template and reference page show it."""
 
     key: str
@@ -246,7 +244,7 @@ class Knob:
     description: str
 
 
-def knobs() -> list[Knob]:
+def keys() -> list[Knob]:
     """Every knob, in order."""
     return [
         Knob(f"{section}.{name}", _kind(knob), knob.default, knob.description or "")
@@ -257,7 +255,7 @@ def knobs() -> list[Knob]:
 
 def describe(key: str) -> str:
     """What a knob is for, with its unit and the reason of its default."""
-    return next(knob.description for knob in knobs() if knob.key == key)
+    return next(knob.description for knob in keys() if knob.key == key)
 
 
 def parse_assignments(assignments: Iterable[str]) -> dict[str, Any]:
@@ -299,7 +297,7 @@ def _from_text(value: str) -> Any:
 
 
 def _known_key(key: str, what: str) -> str:
-    known = [knob.key for knob in knobs()]
+    known = [knob.key for knob in keys()]
     if key in known:
         return key
     by_name = {k.partition(".")[2]: k for k in known}
@@ -317,7 +315,7 @@ def _validated(tree: dict[str, Any], where: str) -> Recipe:
     except ValidationError as error:
         first = error.errors()[0]
         key = ".".join(str(part) for part in first["loc"][:2])
-        knob = next(knob for knob in knobs() if knob.key == key)
+        knob = next(knob for knob in keys() if knob.key == key)
         raise UsageError(
             f"{where}: {key} = {first['input']!r}; expected {knob.kind}", f"{key}: {knob.description}"
         ) from None

@@ -3,7 +3,7 @@
 import textwrap
 
 from whispertune import recipe as recipes
-from whispertune.recipe import Knob, Recipe
+from whispertune.recipe import Knob, Recipe, keys
 
 _WIDTH = 100
 
@@ -54,7 +54,7 @@ def recipe_page() -> str:
 
 
 def _sections() -> list[tuple[str, list[Knob]]]:
-    knobs = recipes.knobs()
+    knobs = keys()
     return [(name, [k for k in knobs if k.key.startswith(f"{name}.")]) for name in Recipe.model_fields]
 
 
