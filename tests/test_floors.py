@@ -25,6 +25,7 @@ FLOORS = {
     "report": 1,
     "report_figures": 1,
     "report_page": 1,
+    "reference": 1,
     "data": 1,
     "scoring": 1,
     "hardware": 1,

@@ -99,7 +99,9 @@ def test_a_recipe_file_that_does_not_fit(text: str, what: str, hint: str):
 def test_not_toml_and_no_file(tmp_path: Path):
     with pytest.raises(UsageError, match=r"^mine\.toml is not TOML: "):
         Recipe.from_toml("[train", "mine.toml")
-    with pytest.raises(UsageError, match=f"^cannot read the recipe {tmp_path}/none: No such file or directory$"):
+    with pytest.raises(
+        UsageError, match=f"^cannot read the recipe {tmp_path}/none: No such file or directory$"
+    ):
         load(tmp_path / "none")
 
 

@@ -28,7 +28,9 @@ def clips(tmp_path: Path) -> Path:
         with wave.open(str(folder / f"{i}.wav"), "wb") as file:
             file.setparams((1, 2, 16_000, 0, "NONE", ""))
             file.writeframes((rng.standard_normal(16_000) * 3000).astype("<i2").tobytes())
-    (folder / "metadata.csv").write_text("file_name,text\n" + "".join(f"{i}.wav,Word {i}.\n" for i in range(4)))
+    (folder / "metadata.csv").write_text(
+        "file_name,text\n" + "".join(f"{i}.wav,Word {i}.\n" for i in range(4))
+    )
     return folder
 
 

@@ -34,7 +34,11 @@ def test_sentence_style(label: str, language: str | None, styled: str):
 def test_base_style_copies_case_and_punctuation_only_where_the_words_agree():
     labels = ["MR SMITH'S DOG RAN", "AND THEN HE SLEPT", "UNHEARD WORDS"]
     heard = "Mr. Smith's dog, Rex, ran. And then he swept!"
-    assert base_style(labels, heard, "en") == ["Mr. Smith's dog, ran.", "And then he slept.", "Unheard words."]
+    assert base_style(labels, heard, "en") == [
+        "Mr. Smith's dog, ran.",
+        "And then he slept.",
+        "Unheard words.",
+    ]
 
 
 def test_base_style_keeps_every_word_whatever_the_base_model_heard():

@@ -188,6 +188,10 @@ class Run:
 
     def recorder(self, also: Emit | None = None) -> Emit:
         """A function that appends events to events.jsonl and hands them on."""
+        held = self.events_file.read_bytes() if self.events_file.is_file() else b""
+        if held and not held.endswith(b"\n"):  # a kill cut the last line: the next one shall not join it
+            with open(self.events_file, "ab") as file:
+                file.write(b"\n")
 
         def emit(event: Event) -> None:
             event = Event(event.kind, event.data, event.at or time.time())

@@ -1,0 +1,250 @@
+"""report.json from transcripts: what decides, what guards, and what it says to do next."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from whispertune.clip import Clip
+from whispertune.errors import DataError
+from whispertune.plan import Plan
+from whispertune.recipe import Recipe
+from whispertune.report import build_report, compare_sets, dev_wer, score_sets
+from whispertune.report_page import render_page
+from whispertune.run import Event, Run
+
+RECIPE = Recipe().with_changes({"model.name": "tiny.en", "data.corpus": "my clips", "eval.resamples": 200})
+PLAN = Plan(
+    device="cpu",
+    precision="fp32",
+    threads=1,
+    text_style="keep",
+    learning_rate=1e-3,
+    usual_learning_rate=2e-5,
+    speech_per_step_s=60.0,
+    steps_per_pass=5,
+    steps=15,
+    micro_batch=4,
+    eval_every=2,
+    save_every=2,
+    dev_windows=3,
+    versions={"torch": "2.13"},
+    machine="a machine",
+    reasons={"steps": "3 passes of 5"},
+    warnings=("learning rate 0.001 is 50 times the usual",),
+)
+GREEDY = {"search": "greedy", "max_new_tokens": 224}
+
+
+def clips(name: str, count: int, text: str = "one two three four", language: str | None = None) -> list[Clip]:
+    return [
+        Clip(
+            id=f"{name}{i}",
+            file_name=f"{name}{i}.wav",
+            text=text,
+            split="test",
+            shard="audio-00000.wav",
+            offset=16_000 * i,
+            samples=16_000,
+            recording=f"{name}{i}.wav",
+            language=language,
+        )
+        for i in range(count)
+    ]
+
+
+def system(sets: list[tuple[str, list[Clip]]], *said: str, decode: dict[str, Any] = GREEDY) -> dict[str, Any]:
+    """What a system made of some sets: the same text on every clip of one."""
+    rows = {
+        name: [{"id": c.id, "reference": c.text, "hypothesis": text} for c in clips_]
+        for (name, clips_), text in zip(sets, said, strict=True)
+    }
+    return {"model": {"name": "m", "fingerprint": "f"}, "decode": decode, "sets": rows}
+
+
+SETS = [("test", clips("t", 30)), ("general", clips("g", 30))]
+RIGHT, WRONG = "One, two, three, four!", "one two tree for"
+
+
+def report(tmp_path: Path, before: tuple[str, str], after: tuple[str, str], **more: Any) -> dict[str, Any]:
+    run = Run.create(tmp_path / "r", more.pop("recipe", RECIPE))
+    emit = run.recorder()
+    for name, seconds in (("baseline", 20.0), ("training", 3.0), ("evaluation", 10.0)):
+        emit(Event("stage", {"name": name, "state": "begin"}))
+        emit(Event("stage", {"name": name, "state": "end", "seconds": seconds}))
+    return build_report(
+        run,
+        PLAN,
+        SETS,
+        system(SETS, *before),
+        system(SETS, *after),
+        curves={"loss": [], "dev_wer": [], "best_step": 4, "steps": 15},
+        corpus={"name": "clips"},
+        trained_s=70.0,
+        **{"ended": "all steps", **more},
+    )
+
+
+def test_systems_that_did_not_do_the_same_are_not_compared():
+    other = system(SETS, RIGHT, RIGHT, decode={**GREEDY, "search": "beam"})
+    with pytest.raises(DataError, match=r'search was "greedy" before, "beam" after'):
+        compare_sets(SETS, system(SETS, RIGHT, RIGHT), other, RECIPE)
+
+
+def test_nothing_to_count_is_undefined_and_no_crash(tmp_path: Path):
+    sets = [("test", clips("t", 8, text="..."))]
+    scores = score_sets(sets, system(sets, ""), None)["sets"]["test"]
+    assert scores["wer"] is None and scores["undefined"] == 8 and scores["reference_words"] == 0
+
+
+def test_it_begins_as_others_rely_on(tmp_path: Path):
+    found = report(tmp_path, (WRONG, RIGHT), (RIGHT, RIGHT))
+    first = ["verdict", "goal", "before", "after", "difference", "guards", "words", "clips"]
+    assert list(found)[: len(first)] == first
+    assert {"point", "low", "high"} <= found["difference"].keys()
+    assert list(found["guards"][0])[:5] == ["name", "before", "after", "difference", "status"]
+    assert (found["verdict"], found["goal"], found["before"], found["after"]) == ("better", "wer", 50.0, 0.0)
+    assert found["difference"]["point"] == -50.0 and found["difference"]["high"] < 0
+    assert (found["words"], found["clips"]) == (120, 30)
+    assert [(g["name"], g["status"]) for g in found["guards"]] == [("general", "passed")]
+    assert json.loads(json.dumps(found, allow_nan=False)) == found
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "verdict", "says"),
+    [
+        ((WRONG, RIGHT), (RIGHT, RIGHT), "better", "BETTER"),
+        ((RIGHT, RIGHT), (WRONG, RIGHT), "worse", "Keep the base model."),
+        ((WRONG, RIGHT), (RIGHT, WRONG), "worse", "general got worse"),
+        ((WRONG, RIGHT), (WRONG, RIGHT), "no_difference", "NO MEASURABLE DIFFERENCE"),
+    ],
+)
+def test_the_verdict_and_what_to_do(tmp_path: Path, before, after, verdict: str, says: str):
+    found = report(tmp_path, before, after)
+    assert found["verdict"] == verdict and says in found["sentence"]
+    train = "whispertune train 'my clips' --model tiny.en"
+    assert (
+        found["next"]
+        == {
+            "better": f"whispertune export {tmp_path / 'r'} --format hf",
+            "worse": f"{train} --set train.learning_rate=2e-05",
+            "no_difference": f"{train} --passes 6",
+        }[verdict]
+    )
+    if verdict == "worse":
+        assert "better" not in found["next"] and found["recommended"] == "base"
+
+
+def test_the_next_command_repeats_what_was_asked(tmp_path: Path):
+    recipe = RECIPE.with_changes({"data.guards": ("a", "b"), "model.language": "cs", "train.method": "lora"})
+    found = report(tmp_path, (WRONG, RIGHT), (WRONG, RIGHT), recipe=recipe)
+    assert found["next"] == (
+        "whispertune train 'my clips' --model tiny.en --guard a --guard b --language cs --method lora --passes 6"
+    )
+
+
+def test_a_goal_of_characters(tmp_path: Path):
+    found = report(tmp_path, (WRONG, RIGHT), (RIGHT, RIGHT), recipe=RECIPE.with_changes({"eval.goal": "cer"}))
+    scores = found["sets"]["test"]
+    assert found["goal"] == "cer" and found["before"] == scores["before"]["cer"] != scores["before"]["wer"]
+    assert found["words"] == 120
+
+
+def test_each_set_is_counted_before_and_after(tmp_path: Path):
+    found = report(tmp_path, (WRONG, RIGHT), (RIGHT, WRONG))
+    test, general = found["sets"]["test"], found["sets"]["general"]
+    assert test["before"] | {"cer": None} == {
+        "clips": 30,
+        "wer": 50.0,
+        "cer": None,
+        "substitutions": 60,
+        "deletions": 0,
+        "insertions": 0,
+        "reference_words": 120,
+        "sentence_accuracy": 0.0,
+        "loops": 0,
+        "empty": 0,
+        "over_100": 0,
+        "undefined": 0,
+        "wer_without_loops": 50.0,
+        "raw_wer": 50.0,
+    }
+    assert (test["clips_better"], test["clips_worse"], test["clips_same"]) == (30, 0, 0)
+    assert (general["clips_better"], general["clips_worse"], general["clips_same"]) == (0, 30, 0)
+    assert test["after"]["raw_wer"] > 0, "raw counts case and punctuation"
+
+
+def test_a_runaway_is_counted_apart_and_not_capped():
+    sets = [("test", clips("t", 1))]
+    loop = "one two three four " + "the " * 200
+    scores = score_sets(sets, system(sets, loop), None)["sets"]["test"]
+    assert (scores["wer"], scores["insertions"], scores["loops"], scores["over_100"]) == (5000.0, 200, 1, 1)
+    assert scores["wer_without_loops"] is None
+
+
+def test_clips_that_changed_come_with_their_word_differences(tmp_path: Path):
+    found = report(tmp_path, (RIGHT, "four"), (WRONG, RIGHT))["clips_changed"]
+    assert [row["set"] for row in found] == ["general"] * 30 + ["test"] * 30, "most changed first"
+    assert (found[0]["errors_before"], found[0]["errors_after"]) == (3, 0)
+    differences = found[-1]["differences_after"]
+    assert [d for d in differences if d["op"] != "equal"] == [
+        {"op": "substitute", "reference": "three", "hypothesis": "tree"},
+        {"op": "substitute", "reference": "four", "hypothesis": "for"},
+    ]
+
+
+def test_the_normaliser_follows_each_clips_language():
+    sets = [("test", [*clips("a", 1, "naïve", "cs"), *clips("b", 1, "colour", "en")])]
+    heard = system(sets, "x")
+    for row, text in zip(heard["sets"]["test"], ("naive", "color"), strict=True):
+        row["hypothesis"] = text
+    found = score_sets(sets, heard, None)
+    assert found["sets"]["test"]["substitutions"] == 1, "English spelling is forgiven, a Czech letter is not"
+    assert len(found["normalizer"].split(", ")) == 2
+
+
+def test_keywords(tmp_path: Path):
+    found = report(tmp_path, (WRONG, RIGHT), (RIGHT, RIGHT), keywords=["four", "absent"])["keywords"]
+    assert found["before"] == {"hits": 0, "total": 30} and found["after"] == {"hits": 30, "total": 30}
+    assert found["sets"]["general"]["before"] == {"hits": 30, "total": 30}
+    assert report(tmp_path / "2", (WRONG, RIGHT), (RIGHT, RIGHT))["keywords"] is None
+
+
+def test_notes_say_what_a_reader_must_know(tmp_path: Path):
+    notes = report(tmp_path, (WRONG, RIGHT), (RIGHT, RIGHT), ended="early stop", notes=["Synthetic."])[
+        "notes"
+    ]
+    assert notes == [
+        "Synthetic.",
+        "learning rate 0.001 is 50 times the usual",
+        "Training stopped early: the dev score had stopped getting better.",
+    ]
+    assert (
+        "more may help" in report(tmp_path / "2", (WRONG, WRONG), (RIGHT, RIGHT), ended="time")["notes"][-1]
+    )
+
+
+def test_time_counts_every_attempt(tmp_path: Path):
+    time = report(tmp_path, (WRONG, RIGHT), (RIGHT, RIGHT))["time"]
+    assert time == {
+        "baseline_s": 20.0,
+        "labels_s": 0.0,
+        "training_s": 70.0,
+        "evaluation_s": 10.0,
+        "total_s": 100.0,
+    }
+
+
+def test_text_from_data_is_escaped_in_the_page(tmp_path: Path):
+    evil = "<script>alert(1)</script> <img src=x onerror=alert(2)>"
+    sets = [("test", clips("t", 8, evil))]
+    found = compare_sets(sets, system(sets, evil), system(sets, "<b>x</b>"), RECIPE)
+    page = render_page({**found, "next": "", "notes": [evil], "settings": {}}, {})
+    assert "<script" not in page and "<img src=x" not in page and "<b>x</b>" not in page
+    assert "&lt;script&gt;" in page
+
+
+def test_dev_wer():
+    assert dev_wer(["a b", "c d"], ["a b", "c"], [None, "cs"]) == 25.0
+    assert dev_wer(["..."], ["a"], ["en"]) == 100.0
