@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: setup demo test lint bench proof clean
+.PHONY: setup demo test lint docs bench proof clean
 
 setup:
 	@command -v "$(PYTHON)" >/dev/null || { echo "set-up: $(PYTHON) is not found; whispertune needs Python 3.11 or newer: install it, or say which: make setup PYTHON=/path/to/python3.12" >&2; exit 1; }
@@ -17,6 +17,9 @@ lint: setup
 test: lint
 	$(BIN)/python -m pytest -m "not real"
 	$(BIN)/python -m pytest -m real
+
+docs: setup
+	$(BIN)/python scripts/reference.py
 
 bench: setup
 	$(BIN)/python benchmarks/engine.py

@@ -5,10 +5,8 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
-from whispertune.errors import MissingExtra
 from whispertune.run import Event
-
-LOCAL_PACKAGES = ("torch", "transformers", "peft", "safetensors", "tensorboard")
+from whispertune.versions import require_extra
 
 
 class LocalHandle:
@@ -38,14 +36,12 @@ class LocalHandle:
 
     def _work(self, step: str, arguments: dict[str, Any]) -> None:
         try:
+            require_extra("local", f"running '{step}' on this machine")
             from whispertune import steps
 
             self._result = steps.STEPS[step](
                 **arguments, emit=self._events.put, should_stop=self._stop.is_set
             )
-        except ModuleNotFoundError as error:
-            missing = (error.name or "").split(".")[0] in LOCAL_PACKAGES
-            self._error = MissingExtra(f"running '{step}' on this machine", "local") if missing else error
         except BaseException as error:  # handed to whoever asks for the result
             self._error = error
         finally:
