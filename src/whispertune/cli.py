@@ -5,6 +5,7 @@ import shlex
 import signal
 import sys
 import tomllib
+import warnings
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -53,6 +54,8 @@ Set = Annotated[
 def main() -> None:
     """Run the command line; exit codes are those of docs/cli.md."""
     signal.signal(signal.SIGTERM, _interrupt)
+    if not sys.warnoptions:  # what libraries will change is for our tests to see, where it is an error
+        warnings.simplefilter("ignore", FutureWarning)
     terminal = Terminal("--json" in sys.argv)
     code: int | None
     try:

@@ -20,7 +20,7 @@ from whispertune.engine.evaluate import Layouts, ShouldStop, capped, transcripts
 from whispertune.engine.model import LoadedModel, load, resolve
 from whispertune.engine.transcribe import DecodeOptions, decode_options, transcribe_long
 from whispertune.engine.transcribe import transcribe as transcribe_clips
-from whispertune.errors import DataError, Stopped, UsageError
+from whispertune.errors import DataError, ModelError, Stopped, UsageError
 from whispertune.job import Job
 from whispertune.recipe import Recipe
 from whispertune.report import compare_sets, score_sets
@@ -92,10 +92,12 @@ def export(
 
     Raises:
         UsageError: no such format.
-        ModelError: the proof failed.
+        ModelError: the folder exists, or the proof failed.
     """
     if format not in EXPORT_FORMATS:
         raise UsageError(f"there is no export format '{format}'", f"formats: {', '.join(EXPORT_FORMATS)}")
+    if Path(to).exists():  # said before minutes are spent on it
+        raise ModelError(f"{to} exists already", "remove it, or export to another folder")
     job = Job(Run.open(Path(run)), emit, should_stop)
     loaded = job.at_step(step) if step is not None else load(resolve(run))
     layout = job.layouts.default
