@@ -11,12 +11,13 @@ from whispertune.recipe import Recipe, TextStyle
 
 ENCODER_POSITIONS = 1500
 
-_FULL_RATES = {384: 2e-5, 512: 1.5e-5, 768: 1e-5, 1024: 6.25e-6, 1280: 5e-6}
+_FULL_RATES = {384: 2.5e-5, 512: 2e-5, 768: 1e-5, 1024: 6.25e-6, 1280: 5e-6}
 """Peak learning rate of full and decoder-only tuning by model width (tiny, base, small, medium, large).
 
-About half of 1/40 of each size's pre-training rate, which is what OpenAI fine-tuned LibriSpeech with (6.25e-6
-for medium); 5e-6 was also a grid search's choice for large. Our updates are smaller (60 to 240 s of speech
-against 256 clips), hence half.
+OpenAI fine-tuned with a fortieth of each size's pre-training rate, 6.25e-6 for medium, which would be 3.75e-5
+for tiny and 2.5e-5 for base. Tiny forgets at that rate: on real speech 3e-5 gained 15 points and lost 2.6 on
+other speech, 2e-5 gained 13 and lost 1.9 (docs/results.md), so the small sizes get less. 5e-6 was a grid
+search's choice for large.
 """
 _LORA_FACTOR = 25
 """LoRA's rate over full tuning's: its B matrices start at zero, and peers use 1e-3 to 1e-4."""
