@@ -85,7 +85,9 @@ def _figures(tflops: dict[str, float | None]) -> str:
     def shown(speed: float | None) -> str:
         if speed is None:
             return "wrong numbers"
-        return f"{speed:.1f} TFLOP/s" if speed >= 1 else f"{speed * 1000:.2g} GFLOP/s"
+        if speed >= 1:
+            return f"{speed:.1f} TFLOP/s"
+        return f"{speed * 1000:.0f} GFLOP/s" if speed >= 0.01 else f"{speed * 1000:.2g} GFLOP/s"
 
     return ", ".join(f"{name} {shown(speed)}" for name, speed in tflops.items())
 
