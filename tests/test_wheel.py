@@ -1,10 +1,13 @@
 """The wheel in a clean environment: whole, and of use without torch."""
 
+import json
 import subprocess
 import sys
+import wave
 import zipfile
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import whispertune
@@ -68,3 +71,28 @@ def test_the_command_works_there(installed, tmp_path):
     assert (asked.returncode, asked.stderr) == (0, "")
     for verb in ("import", "train", "eval", "export", "transcribe", "runs", "demo"):
         assert verb in asked.stdout
+
+
+def test_import_check_and_doctor_work_there_and_train_names_what_is_missing(installed, tmp_path):
+    clips = tmp_path / "clips"
+    clips.mkdir()
+    rows = ["file_name,transcription"]
+    for number in range(12):
+        tone = (3000 * np.sin(2 * np.pi * (200 + 20 * number) * np.arange(32_000) / 16_000)).astype("<i2")
+        with wave.open(str(clips / f"{number}.wav"), "wb") as file:
+            file.setparams((1, 2, 16_000, 0, "NONE", ""))
+            file.writeframes(tone.tobytes())
+        rows.append(f"{number}.wav,Clip number {number} is a tone.")
+    (clips / "metadata.csv").write_text("\n".join(rows))
+
+    imported = run(installed / "whispertune", "import", "clips", "--to", "corpus", "--json", cwd=tmp_path)
+    assert imported.returncode == 0, imported.stderr
+    assert json.loads(imported.stdout)["kept"] == 12
+    checked = run(installed / "whispertune", "check", "corpus", "--json", cwd=tmp_path)
+    assert (checked.returncode, json.loads(checked.stdout)) == (0, []), checked.stderr
+    doctor = run(installed / "whispertune", "doctor", cwd=tmp_path)
+    assert doctor.returncode == 1 and "torch is not installed" in doctor.stdout
+    trained = run(installed / "whispertune", "train", "corpus", "--model", "tiny.en", cwd=tmp_path)
+    assert trained.returncode == 1
+    assert "needs the extra 'local', which is not installed here" in trained.stderr
+    assert "Traceback" not in trained.stderr
