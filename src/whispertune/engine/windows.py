@@ -5,8 +5,10 @@ under which label form is a pure function of (corpus, recipe, seed, epoch); rend
 function of the window. Workers, micro-batches and devices therefore change no sample.
 """
 
+import itertools
+import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import numpy as np
@@ -19,6 +21,8 @@ from whispertune.engine.tokens import LabelLayout
 from whispertune.recipe import WindowsSection
 
 Form = Literal["plain", "timestamps"]
+Stretch = tuple[Clip, ...]
+"""Clips that follow each other in a recording and share a window with its own audio between them."""
 OPEN_WINDOWS = 8
 """Windows kept open while packing; 8 fill to about 97 % with 3 s clips, more changes little."""
 PROMPT_TOKENS = 223
@@ -27,11 +31,15 @@ TRUE_GAP_S = 5.0
 """The longest silence of a recording that is kept inside a window; a longer one ends the window."""
 GLOSSARY_WORDS = 4
 """Words said, and as many not said, in a glossary prompt."""
+_UNSPACED = frozenset({"zh", "yue", "ja", "th", "lo", "km", "my", "bo"})
+"""Languages without spaces between words: what stands between two spaces is a phrase or a whole label."""
+_NEVER_SPACED = frozenset({"zh", "yue", "ja"})
+"""Those without spaces between sentences as well."""
 
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """A stretch of clips of one recording in a window: the audio from the first to the last, gaps included."""
+    """Clips of one recording in a window: its audio from the first to the last, gaps included."""
 
     at: int
     """Sample in the window at which the first clip begins."""
@@ -80,12 +88,23 @@ class Batch:
         return int((self.labels != -100).sum())
 
 
+@dataclass(slots=True)
+class _Open:
+    """A window that is being packed."""
+
+    runs: list[Stretch] = field(default_factory=list)
+    clips: list[Clip] = field(default_factory=list)
+    samples: int = 0
+    """Where the next run would begin: a short silence after the last one."""
+    tokens: int = 0
+
+
 class WindowPlanner:
     """Composes the windows of each epoch.
 
     Args:
-        corpus, clips: where the audio is, and the clips to place; labels are taken from `text_of`.
-        layouts: the label layout for each language in the clips.
+        corpus, clips: where the audio is, and the clips to place, of at most 30 s each.
+        layout_of: the label layout of a clip.
         text_of: the label of a clip.
     """
 
@@ -105,9 +124,11 @@ class WindowPlanner:
         self._seed = seed
         self._join = round(section.join_silence_s * SAMPLE_RATE)
         self._tokens = {clip.id: len(layout_of(clip).encode(text_of(clip))) for clip in clips}
-        self._preceding: dict[str, str] = {}
+        self._before: dict[str, Clip] = {}
         self._runs = self._contiguous_runs(clips)
-        self._rare = _rare_words(text_of(clip) for clip in clips)
+        spaced = [text_of(clip) for clip in clips if layout_of(clip).language not in _UNSPACED]
+        self._rare_words = sorted(_rare_words(spaced))
+        self._rare = frozenset(self._rare_words)
 
     def epoch(self, number: int) -> list[Window]:
         """The windows of one pass, in training order: each clip exactly once, then the no-speech share."""
@@ -121,21 +142,21 @@ class WindowPlanner:
             )
         return [windows[i] for i in rng.permutation(len(windows))]
 
-    def _contiguous_runs(self, clips: Sequence[Clip]) -> list[tuple[Clip, ...]]:
+    def _contiguous_runs(self, clips: Sequence[Clip]) -> list[Stretch]:
         """Clips that follow each other in a recording with nothing untranscribed between them."""
         by_recording: dict[tuple[str, str], list[Clip]] = {}
         for clip in clips:
             by_recording.setdefault((clip.shard, clip.recording), []).append(clip)
-        runs: list[tuple[Clip, ...]] = []
+        runs: list[Stretch] = []
         for siblings in by_recording.values():
             siblings.sort(key=lambda clip: clip.offset)
             run = [siblings[0]]
-            for before, after in zip(siblings, siblings[1:], strict=False):
+            for before, after in itertools.pairwise(siblings):
                 if self._follows(before, after):
-                    self._preceding[after.id] = self._text_of(before)
-                    fits = after.offset + after.samples - run[0].offset <= WINDOW_SAMPLES
-                    if fits and self._room(sum(self._tokens[c.id] for c in run), after, len(run) + 1):
-                        run.append(after)
+                    self._before[after.id] = before
+                    longer = [*run, after]
+                    if _length(longer) <= WINDOW_SAMPLES and self._room(self._count(longer), longer):
+                        run = longer
                         continue
                 runs.append(tuple(run))
                 run = [after]
@@ -149,47 +170,61 @@ class WindowPlanner:
         between = self._corpus.audio_between(before, after)
         return gap == 0 or not speech_in_gap(self._corpus.audio(before), between, self._corpus.audio(after))
 
-    def _room(self, tokens: int, clip: Clip, clips: int) -> bool:
-        """Whether a clip's label still fits, with specials, time tokens and the longest prompt."""
-        layout = self._layout_of(clip)
-        specials = len(layout.prefix) + 1 + 2 * clips
-        prompt = 1 + PROMPT_TOKENS if self._section.prompt > 0 and clips > 1 else 0
-        return tokens + self._tokens[clip.id] + specials + prompt <= layout.max_target_positions
+    def _count(self, clips: Sequence[Clip]) -> int:
+        return sum(self._tokens[clip.id] for clip in clips)
 
-    def _packed(self, runs: list[tuple[Clip, ...]], rng: np.random.Generator) -> list[Window]:
-        """Best fit over a few open windows; the unpacked share is set aside first."""
-        mean_s = sum(_length(run) + self._join for run in runs) / max(1, len(runs)) / SAMPLE_RATE
-        per_window = max(1.0, 30.0 / mean_s)
-        # `unpacked` is a share of windows: n alone among n + (runs - n) / per_window.
-        share = self._section.unpacked
-        alone = round(share * len(runs) / (share + (1 - share) * per_window)) if share < 1 else len(runs)
-        windows = [Window((Placed(0, run),)) for run in runs[:alone]]
-        opened: list[list[tuple[Clip, ...]]] = []
-        for run in runs[alone:]:
-            length, language = _length(run), run[0].language
-            best: list[tuple[Clip, ...]] | None = None
-            best_free = WINDOW_SAMPLES
-            for candidate in opened:
-                free = WINDOW_SAMPLES - sum(_length(r) + self._join for r in candidate) - length
-                if 0 <= free < best_free and candidate[0][0].language == language and self._fits(candidate, run):
-                    best, best_free = candidate, free
-            if best is not None:
-                best.append(run)
-                continue
-            if len(opened) == OPEN_WINDOWS:
-                fullest = max(opened, key=lambda w: sum(_length(r) + self._join for r in w))
-                opened.remove(fullest)
-                windows.append(self._placed(fullest))
-            opened.append([run])
-        windows += [self._placed(w) for w in opened]
+    def _room(self, tokens: int, clips: Sequence[Clip]) -> bool:
+        """Whether so many tokens of text fit, with specials, two time tokens a clip and the longest prompt.
+
+        A clip alone may be as long as the model takes: it then has no prompt, or a shorter one.
+        """
+        layout = self._layout_of(clips[0])
+        specials = len(layout.prefix) + 1 + 2 * len(clips)
+        prompt = 1 + PROMPT_TOKENS if self._section.prompt > 0 and len(clips) > 1 else 0
+        return tokens + specials + prompt <= layout.max_target_positions
+
+    def _packed(self, runs: Sequence[Stretch], rng: np.random.Generator) -> list[Window]:
+        """The unpacked share first, then best fit over a few open windows."""
+        windows, rest = self._unpacked(runs)
+        opened: list[_Open] = []
+        for run in rest:
+            fitting = [window for window in opened if self._fits(window, run)]
+            if fitting:
+                chosen = max(fitting, key=lambda window: window.samples)
+            else:
+                if len(opened) == OPEN_WINDOWS:
+                    fullest = max(opened, key=lambda window: window.samples)
+                    opened.remove(fullest)
+                    windows.append(self._placed(fullest.runs))
+                chosen = _Open()
+                opened.append(chosen)
+            chosen.runs.append(run)
+            chosen.clips += run
+            chosen.samples += _length(run) + self._join
+            chosen.tokens += self._count(run)
+        windows += [self._placed(window.runs) for window in opened]
         return [windows[i] for i in rng.permutation(len(windows))]
 
-    def _fits(self, window: list[tuple[Clip, ...]], run: tuple[Clip, ...]) -> bool:
-        held = [clip for part in window for clip in part]
-        tokens = sum(self._tokens[clip.id] for clip in [*held, *run[:-1]])
-        return self._room(tokens, run[-1], len(held) + len(run))
+    def _unpacked(self, runs: Sequence[Stretch]) -> tuple[list[Window], Sequence[Stretch]]:
+        """Clips alone, until they are their share of all windows; and the runs that are left."""
+        windows: list[Window] = []
+        left = sum(_length(run) + self._join for run in runs)
+        for number, run in enumerate(runs):
+            in_all = len(windows) + math.ceil(left / WINDOW_SAMPLES)
+            if len(windows) >= round(self._section.unpacked * in_all):
+                return windows, runs[number:]
+            windows += [Window((Placed(0, (clip,)),)) for clip in run]
+            left -= _length(run) + self._join
+        return windows, []
 
-    def _placed(self, runs: list[tuple[Clip, ...]]) -> Window:
+    def _fits(self, window: "_Open", run: Stretch) -> bool:
+        return (
+            window.samples + _length(run) <= WINDOW_SAMPLES
+            and window.clips[0].language == run[0].language
+            and self._room(window.tokens + self._count(run), [*window.clips, *run])
+        )
+
+    def _placed(self, runs: Sequence[Stretch]) -> Window:
         parts, at = [], 0
         for run in runs:
             parts.append(Placed(at, run))
@@ -198,22 +233,34 @@ class WindowPlanner:
 
     def _in_form(self, window: Window, rng: np.random.Generator) -> Window:
         clips = window.clips
-        tokens = sum(self._tokens[clip.id] for clip in clips[:-1])
-        timed = rng.random() < self._section.timestamps and self._room(tokens, clips[-1], len(clips))
+        timed = rng.random() < self._section.timestamps and self._room(self._count(clips), clips)
         form: Form = "timestamps" if timed else "plain"
         prompt = ""
         if rng.random() < self._section.prompt:
-            prompt = self._preceding.get(clips[0].id) or self._glossary(window, rng)
+            prompt = self._text_before(clips[0]) or self._glossary(window, rng)
         return Window(window.parts, form, prompt)
+
+    def _text_before(self, clip: Clip) -> str:
+        """What was said before a clip in its recording, as far back as a prompt reaches."""
+        texts: list[str] = []
+        layout, tokens = self._layout_of(clip), 0
+        before = self._before.get(clip.id)
+        while before is not None and tokens < PROMPT_TOKENS:
+            texts.insert(0, self._text_of(before))
+            tokens += self._tokens[before.id]
+            before = self._before.get(before.id)
+        return _joined(texts, layout)
 
     def _glossary(self, window: Window, rng: np.random.Generator) -> str:
         """Rare words that are said, among as many that are not: a prompt as people write `initial_prompt`."""
-        said = sorted({word for clip in window.clips for word in _words(self._text_of(clip)) if word in self._rare})
+        words = {word for clip in window.clips for word in _words(self._text_of(clip))}
+        said = sorted(words & self._rare)
         if not said:
             return ""
         chosen = [said[i] for i in rng.permutation(len(said))[:GLOSSARY_WORDS]]
-        others = sorted(self._rare - set(said))
-        chosen += [others[i] for i in rng.permutation(len(others))[: len(chosen)]]
+        drawn = [self._rare_words[i] for i in rng.integers(len(self._rare_words), size=8 * len(chosen))]
+        others = dict.fromkeys(word for word in drawn if word not in words)
+        chosen += list(others)[: len(chosen)]
         return ", ".join(chosen[i] for i in rng.permutation(len(chosen)))
 
 
@@ -226,7 +273,6 @@ class Renderer:
         self._corpus = corpus
         self._layout_of = layout_of
         self._text_of = text_of
-        self._any_layout: LabelLayout | None = None
 
     def batch(self, windows: Sequence[Window], default_layout: LabelLayout) -> Batch:
         """Rows for some windows; labels are padded to the longest of them."""
@@ -260,20 +306,19 @@ class Renderer:
             start = list(layout.prefix) if window.silent_label else [layout.sot, layout.no_speech]
             return [*start, layout.eot], 0
         layout = self._layout_of(window.clips[0])
-        if window.form == "timestamps":
-            ids = [*layout.prefix_timestamps, *self._timed(window, layout)]
+        timed = self._timed(window, layout) if window.form == "timestamps" else []
+        if timed:
+            ids = [*layout.prefix_timestamps, *timed, layout.eot]
         else:
-            ids = [*layout.prefix, *layout.encode(self._plain(window))]
-        ids.append(layout.eot)
+            text = _joined([self._text_of(clip) for clip in window.clips], layout)
+            ids = [*layout.prefix, *layout.encode(text), layout.eot]
         before: list[int] = []
         if window.prompt:
             room = min(PROMPT_TOKENS, layout.max_target_positions - len(ids))
             prompt = layout.encode(window.prompt)[-room:] if room > 0 else []
             before = [layout.prev, *prompt] if prompt else []
+        assert len(before) + len(ids) - 1 <= layout.max_target_positions, window.clips
         return before + ids, len(before)
-
-    def _plain(self, window: Window) -> str:
-        return " ".join(text for clip in window.clips if (text := self._text_of(clip).strip()))
 
     def _timed(self, window: Window, layout: LabelLayout) -> list[int]:
         """`<|0.32|> text<|2.40|>` for each clip; times are those of its speech, not of its borders."""
@@ -281,27 +326,42 @@ class Renderer:
         earliest = 0.0
         for part in window.parts:
             for clip in part.clips:
+                text = layout.encode(self._text_of(clip))
+                if not text:
+                    continue
                 begin = part.at + clip.offset - part.clips[0].offset
                 bounds = speech_bounds(self._corpus.audio(clip)) or [(0, clip.samples)]
                 start = max(earliest, (begin + bounds[0][0]) / SAMPLE_RATE)
                 end = min(30.0, max(start, (begin + bounds[-1][1]) / SAMPLE_RATE))
-                ids += [layout.timestamp(start), *layout.encode(self._text_of(clip)), layout.timestamp(end)]
+                ids += [layout.timestamp(start), *text, layout.timestamp(end)]
                 earliest = end
         return ids
 
 
 def steps_of(windows: Sequence[Window], steps: int) -> list[list[Window]]:
     """The windows of a pass cut into updates of about equal speech; packing does not change their number."""
-    heard = np.cumsum([window.speech_s for window in windows])
-    total = heard[-1] if len(heard) else 0.0
+    steps = min(steps, len(windows))
+    total = sum(window.speech_s for window in windows)
     groups: list[list[Window]] = [[] for _ in range(steps)]
-    for window, upto in zip(windows, heard, strict=True):
-        middle = upto - window.speech_s / 2
-        groups[min(steps - 1, int(middle / total * steps)) if total else 0].append(window)
-    return [group for group in groups if group]
+    heard, group = 0.0, 0
+    for number, window in enumerate(windows):
+        middle = heard + window.speech_s / 2
+        heard += window.speech_s
+        due = int(middle / total * steps) if total else 0
+        # None is left out and none left empty: each window goes on by one group at most, and leaves enough.
+        following = min(due, group + bool(groups[group]), steps - 1)
+        group = max(group, following, steps - (len(windows) - number))
+        groups[group].append(window)
+    return groups
 
 
-def _length(run: tuple[Clip, ...]) -> int:
+def _joined(texts: Sequence[str], layout: LabelLayout) -> str:
+    """Texts that are spoken one after the other as one text."""
+    between = "" if layout.language in _NEVER_SPACED else " "
+    return between.join(stripped for text in texts if (stripped := text.strip()))
+
+
+def _length(run: Sequence[Clip]) -> int:
     return run[-1].offset + run[-1].samples - run[0].offset
 
 
@@ -310,7 +370,7 @@ def _words(text: str) -> list[str]:
 
 
 def _rare_words(texts: Iterable[str]) -> set[str]:
-    """Words of four letters and more said in at most a hundredth of the clips: what people put in a prompt."""
+    """Words of four letters and more in at most a hundredth of the clips: what people put in a prompt."""
     counts: dict[str, int] = {}
     clips = 0
     for text in texts:
@@ -327,8 +387,9 @@ def _noise(seed: int) -> np.ndarray:
     if level == 0.0:
         return np.zeros(WINDOW_SAMPLES, np.int16)
     slope = rng.uniform(0, 1)  # amplitude falls with frequency to this power
-    spectrum = rng.standard_normal(WINDOW_SAMPLES // 2 + 1) + 1j * rng.standard_normal(WINDOW_SAMPLES // 2 + 1)
-    spectrum *= np.maximum(1.0, np.arange(WINDOW_SAMPLES // 2 + 1)) ** -slope
+    bins = WINDOW_SAMPLES // 2 + 1
+    spectrum = rng.standard_normal(bins) + 1j * rng.standard_normal(bins)
+    spectrum *= np.maximum(1.0, np.arange(bins)) ** -slope
     wave = np.fft.irfft(spectrum, WINDOW_SAMPLES)
     wave *= level / max(1e-12, float(np.sqrt(np.mean(wave**2))))
     return np.clip(wave * 32768, -32768, 32767).astype(np.int16)
