@@ -109,14 +109,16 @@ def make_plan(recipe: Recipe, corpus: CorpusFacts, model: ModelFacts, machine: M
             f"learning rate {rate:g} is {rate / usual:.0f} times the usual {usual:g} for {train.method} tuning "
             f"of {model.name}: training may diverge"
         )
-    if train.steps is None and train.passes > PASSES_WARNING:
-        warnings.append(f"{train.passes:g} passes over the same clips: past {PASSES_WARNING} a model learns them by heart")
-
     speech_per_step = train.speech_per_step_s or _speech_per_step(corpus.train_speech_s, train.passes)
     reasons["speech_per_step_s"] = _asked(train.speech_per_step_s) or "about 100 updates in all, 60 to 240 s each"
     steps_per_pass = max(1, min(corpus.train_windows, round(corpus.train_speech_s / speech_per_step)))
     steps = train.steps or max(1, round(train.passes * steps_per_pass))
     reasons["steps"] = _asked(train.steps) or f"{train.passes:g} passes of {steps_per_pass}"
+    passes = train.passes if train.steps is None else steps / steps_per_pass
+    if passes > PASSES_WARNING:
+        warnings.append(
+            f"{passes:.4g} passes over the same clips: past {PASSES_WARNING} a model learns them by heart"
+        )
     windows_per_step = corpus.train_windows / steps_per_pass
 
     micro_batch = train.micro_batch or _micro_batch(model, machine, windows_per_step)
@@ -195,11 +197,16 @@ def _dev_evaluation(recipe: Recipe, corpus: CorpusFacts, steps: int, steps_per_p
     else:
         for a_pass in (4, 2, 1):
             every = max(1, round(steps_per_pass / a_pass))
-            if affordable / max(1, steps // every) >= MINIMUM_DEV_WINDOWS:
+            if affordable / _evaluations(steps, every) >= MINIMUM_DEV_WINDOWS:
                 break
-        why = f"{a_pass} a pass"
-    each = int(affordable / max(1, steps // every))
+        why = f"{round(steps_per_pass / every)} a pass"
+    each = int(affordable / _evaluations(steps, every))
     count = min(corpus.dev_windows, max(MINIMUM_DEV_WINDOWS, each))
     share = recipe.eval.dev_share * 100
     reason = f"{why}, on {count} packed dev windows of {corpus.dev_windows}"
     return every, count, f"{reason}: about {share:g} % of the time" if each >= count else reason
+
+
+def _evaluations(steps: int, every: int) -> int:
+    """How often the dev set is decoded: every so many updates, and after the last."""
+    return math.ceil(steps / every)

@@ -23,7 +23,7 @@ PROBE_S = 0.3
 
 @dataclass(frozen=True, slots=True)
 class Precision:
-    """A chosen format, why, and what each one reached in TFLOP/s (None: its numbers are wrong)."""
+    """A chosen format, why, and what each one reached in TFLOP/s (None: wrong numbers, or none at all)."""
 
     name: str
     reason: str
@@ -49,11 +49,13 @@ def pick_device(requested: str, machine: Machine) -> tuple[torch.device, str]:
     if has["mps"]:
         return torch.device("mps"), f"Apple GPU, {build}"
     trouble = gpu_trouble(machine)
-    if trouble is None and usable(machine) is not None:
+    if trouble is None and (usable(machine) is not None or machine.of("apple")):
         cards = ", ".join(str(gpu) for gpu in machine.gpus)
         trouble = Trouble(f"{cards} is here, and {build} cannot use it", "whispertune doctor says how to mend it")
     if trouble is not None and trouble.mendable:
-        raise MachineError(f"{trouble.what}; training would run on the CPU", f"{trouble.cure}; or --device cpu, if the CPU is meant")
+        raise MachineError(
+            f"{trouble.what}; training would run on the CPU", f"{trouble.cure}; or --device cpu, if the CPU is meant"
+        )
     if trouble is not None:
         return torch.device("cpu"), trouble.what
     return torch.device("cpu"), "there is no GPU"
@@ -63,16 +65,23 @@ def probe_precision(device: torch.device, requested: str) -> Precision:
     """Time the matrix product in each format, from 256² on, and check its numbers against float32.
 
     Raises:
-        MachineError: fp16 asked for on a CPU, or the asked format gives wrong numbers here.
+        MachineError: fp16 asked for on a CPU; fp32, or the asked format, gives wrong numbers here.
     """
     if device.type == "cpu" and requested == "fp16":
         raise MachineError("fp16 cannot train on a CPU", "leave machine.precision=auto: it takes fp32 here")
     formats = ["fp32", "bf16", "fp16"] if device.type == "cuda" else ["fp32", "bf16"]
     tflops = {name: _speed(device, name) for name in formats}
+    if tflops["fp32"] is None:
+        # Everything rests on it: weights, optimizer and features are fp32 whatever the products are.
+        raise MachineError(
+            f"this {device.type} device multiplies matrices wrongly or not at all ({_figures(tflops)})",
+            "whispertune doctor says what torch has kernels for; or --device cpu",
+        )
     if requested != "auto":
         if tflops.get(requested) is None:
             raise MachineError(
-                f"{requested} gives wrong numbers on this {device.type} device", "use machine.precision=fp32"
+                f"{requested} gives wrong numbers on this {device.type} device ({_figures(tflops)})",
+                "use machine.precision=fp32",
             )
         return Precision(requested, f"as asked ({_figures(tflops)})", tflops)
     right = {name: speed for name, speed in tflops.items() if speed is not None}
@@ -93,7 +102,17 @@ def _figures(tflops: dict[str, float | None]) -> str:
 
 
 def _speed(device: torch.device, name: str) -> float | None:
-    """TFLOP/s of the largest product that stays under `PROBE_S`, or None where it is not right."""
+    """TFLOP/s of the largest product that stays under `PROBE_S`, or None where it is not right.
+
+    A card that the build has no kernels for, or a format that a device lacks, raises in torch: None as well.
+    """
+    try:
+        return _measured(device, name)
+    except (RuntimeError, TypeError):
+        return None
+
+
+def _measured(device: torch.device, name: str) -> float | None:
     size, speed = 256, 0.0
     while size <= 4096:
         generator = torch.Generator().manual_seed(size)
