@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from safetensors.torch import load_file, save_file
 
-from whispertune.errors import MachineError
+from whispertune.errors import MachineError, ModelError
 
 KEPT = 2
 """Newest checkpoints kept whole; the second is there in case the newest does not verify."""
@@ -26,7 +26,7 @@ KEPT = 2
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """A verified checkpoint on disk."""
+    """A checkpoint on disk; `newest` and `at_step` give only those that verify."""
 
     step: int
     folder: Path
@@ -71,6 +71,7 @@ def save(
         (beside / "manifest.json").write_text(json.dumps(hashes, indent=1), "utf-8")
         for file in beside.iterdir():
             _flush(file)
+        _flush(beside)
         if final.exists():
             shutil.rmtree(final)
         os.replace(beside, final)
@@ -94,7 +95,9 @@ def newest(folder: Path) -> tuple[Checkpoint | None, list[str]]:
         fault = damage(checkpoint)
         if fault:
             wrong.append(f"checkpoint {checkpoint.step} is damaged ({fault}) and is passed over")
-        elif checkpoint.can_resume:
+        elif not checkpoint.can_resume:
+            wrong.append(f"checkpoint {checkpoint.step} has no optimizer state and is passed over")
+        else:
             return checkpoint, wrong
     return None, wrong
 
@@ -114,14 +117,33 @@ def damage(checkpoint: Checkpoint) -> str:
 
 
 def at_step(folder: Path, step: int) -> Checkpoint | None:
+    """The checkpoint of a step, its weights fit to be delivered; None where there is none.
+
+    Raises:
+        ModelError: it is damaged.
+    """
     found = Checkpoint(step, folder / f"{step:06d}")
-    return found if found.folder.is_dir() else None
+    if not found.folder.is_dir():
+        return None
+    if fault := damage(found):
+        raise ModelError(
+            f"checkpoint {step} in {folder} is damaged ({fault})",
+            "take another checkpoint, or train again with another --run",
+        )
+    return found
 
 
-def prune(folder: Path, best: int | None) -> None:
-    """Keep the newest two whole and the best without its optimizer; remove the rest and half-written ones."""
+def prune(folder: Path, saved: int, best: int | None) -> None:
+    """Keep the newest two whole and the best without its optimizer; remove the rest and half-written ones.
+
+    Args:
+        saved: the step just saved. What lies beyond it did not verify when the run was resumed.
+    """
     for beside in folder.glob(".*.partial"):
         shutil.rmtree(beside, ignore_errors=True)
+    for checkpoint in _all(folder):
+        if checkpoint.step > saved:
+            shutil.rmtree(checkpoint.folder, ignore_errors=True)
     for rank, checkpoint in enumerate(_all(folder)):
         if rank < KEPT:
             continue
@@ -134,9 +156,9 @@ def prune(folder: Path, best: int | None) -> None:
 def _all(folder: Path) -> Iterator[Checkpoint]:
     if not folder.is_dir():
         return
-    for path in sorted(folder.iterdir(), reverse=True):
-        if path.is_dir() and path.name.isdigit():
-            yield Checkpoint(int(path.name), path)
+    steps = [path for path in folder.iterdir() if path.name.isdigit() and path.is_dir()]
+    for path in sorted(steps, key=lambda path: int(path.name), reverse=True):
+        yield Checkpoint(int(path.name), path)
 
 
 def _plain(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:

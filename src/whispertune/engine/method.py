@@ -1,6 +1,7 @@
 """Which parameters train. Full, decoder-only and LoRA differ here and nowhere else."""
 
 import copy
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -32,10 +33,13 @@ class Tuned:
         Raises:
             TrainingError: they are not this model's.
         """
-        differing = sorted(set(weights) ^ set(self.parameters))
+        theirs = {(name, weight.shape) for name, weight in weights.items()}
+        ours = {(name, parameter.shape) for name, parameter in self.parameters.items()}
+        differing = sorted({name for name, _ in theirs ^ ours})
         if differing:
             raise TrainingError(
-                f"the checkpoint does not fit the model: {len(differing)} parameters differ, first {differing[0]}",
+                f"the checkpoint does not fit the model: {len(differing)} parameters differ, "
+                f"first {differing[0]}",
                 "start a new run with another --run",
             )
         with torch.no_grad():
@@ -49,8 +53,8 @@ class Tuned:
     def merged(self) -> WhisperForConditionalGeneration:
         """A plain model with these weights, LoRA merged in float32 on the CPU: exact, whatever trained it."""
         if self.adapter is None:
-            return copy.deepcopy(self.model).to("cpu")
-        return copy.deepcopy(self.adapter).to("cpu").merge_and_unload()
+            return copy.deepcopy(self.model).to("cpu").eval()
+        return copy.deepcopy(self.adapter).to("cpu").merge_and_unload().eval()
 
 
 def prepare(model: WhisperForConditionalGeneration, section: TrainSection) -> Tuned:
@@ -71,7 +75,10 @@ def prepare(model: WhisperForConditionalGeneration, section: TrainSection) -> Tu
         )
         # The initial A matrices are random; a resumed run must build the same ones before it loads.
         torch.manual_seed(section.seed)
-        adapter = get_peft_model(model, config)
+        with warnings.catch_warnings():
+            # peft asks transformers by an old name; nothing that our user could mend.
+            warnings.filterwarnings("ignore", "`is_gradient_checkpointing` is deprecated", FutureWarning)
+            adapter = get_peft_model(model, config)
         model = adapter.get_base_model()
     else:
         for name, parameter in model.named_parameters():

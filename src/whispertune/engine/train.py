@@ -130,7 +130,8 @@ def train(job: Training) -> Progress:
             break
         if stop:
             raise Stopped(
-                f"stopped at step {step} of {job.plan.steps}; everything is saved", "the same command goes on from there"
+                f"stopped at step {step} of {job.plan.steps}; everything is saved",
+                "the same command goes on from there",
             )
     return progress
 
@@ -150,11 +151,14 @@ def schedule(planner: WindowPlanner, steps_per_pass: int) -> Iterator[list[Windo
 
 
 def loss_sum(model: torch.nn.Module, batch: Batch, device: torch.device, precision: str) -> torch.Tensor:
-    """Cross-entropy summed over a micro-batch's targets, float32; divide by the tokens of the whole update."""
+    """Cross-entropy summed over a micro-batch's targets, float32; divide by the tokens of the whole update.
+
+    Features are always float32: in half precision the powers of quiet speech would be rounded away.
+    """
+    samples = batch.samples.to(device, non_blocking=True)
+    with torch.no_grad():
+        features = log_mel(samples, model.config.num_mel_bins)
     with _autocast(device, precision):
-        samples = batch.samples.to(device, non_blocking=True)
-        with torch.no_grad():
-            features = log_mel(samples, model.config.num_mel_bins)
         frozen = not any(p.requires_grad for p in model.model.encoder.parameters())
         with torch.no_grad() if frozen else nullcontext():
             encoded = model.model.encoder(features).last_hidden_state
@@ -187,19 +191,27 @@ def _update(
         total += float(loss.detach())
     scaler.unscale_(optimizer)
     norm = float(torch.nn.utils.clip_grad_norm_(job.tuned.parameters.values(), job.recipe.train.clip_norm))
-    overflowed = scaler.is_enabled() and not math.isfinite(norm)
-    if not math.isfinite(total) or not (math.isfinite(norm) or overflowed):
-        what = f"the loss is {total}" if not math.isfinite(total) else f"the gradient's norm is {norm}"
-        raise TrainingError(
-            f"training diverged: {what} at step {step} of {job.plan.steps}, learning rate {rate:.3g}",
-            f"try --set train.learning_rate={job.plan.usual_learning_rate:g}; the base model is unchanged",
-        )
+    _must_be_finite(job, "the loss", total, step, rate)
+    if not scaler.is_enabled():  # it skips an update that overflows
+        _must_be_finite(job, "the gradient's norm", norm, step, rate)
     for group in optimizer.param_groups:
         group["lr"] = rate
     scaler.step(optimizer)
     scaler.update()
     optimizer.zero_grad(set_to_none=True)
+    # Asked here, so that such weights are neither judged nor saved: after the last step no loss would tell.
+    weights = float(torch.nn.utils.get_total_norm([p.detach() for p in job.tuned.parameters.values()]))
+    _must_be_finite(job, "the weights' norm", weights, step, rate)
     return total, norm
+
+
+def _must_be_finite(job: Training, what: str, value: float, step: int, rate: float) -> None:
+    if not math.isfinite(value):
+        raise TrainingError(
+            f"training diverged: {what} is {value} at step {step} of {job.plan.steps}, "
+            f"learning rate {rate:.3g}",
+            f"try --set train.learning_rate={job.plan.usual_learning_rate:g}; the base model is unchanged",
+        )
 
 
 def _prefetched(job: Training, done: int) -> Iterator[tuple[int, list[Batch], float]]:
@@ -208,9 +220,8 @@ def _prefetched(job: Training, done: int) -> Iterator[tuple[int, list[Batch], fl
 
     def prepared(windows: list[Window]) -> list[Batch]:
         size = job.plan.micro_batch
-        return [
-            job.renderer.batch(windows[first : first + size], job.layout) for first in range(0, len(windows), size)
-        ]
+        parts = [windows[first : first + size] for first in range(0, len(windows), size)]
+        return [job.renderer.batch(part, job.layout) for part in parts]
 
     with ThreadPoolExecutor(1) as pool:
         ahead: Future[list[Batch]] | None = None
@@ -237,9 +248,8 @@ def _evaluate(job: Training, progress: Progress) -> None:
         progress.best_wer, progress.best_step, progress.since_best = wer, progress.step, 0
     else:
         progress.since_best += 1
-    job.emit(
-        Event("dev", {"step": progress.step, "wer": round(wer, 3), "seconds": round(time.monotonic() - begin, 2)})
-    )
+    seconds = round(time.monotonic() - begin, 2)
+    job.emit(Event("dev", {"step": progress.step, "wer": round(wer, 3), "seconds": seconds}))
 
 
 def _ended(job: Training, progress: Progress) -> str:
@@ -254,10 +264,9 @@ def _ended(job: Training, progress: Progress) -> str:
 
 
 def _show_first(job: Training, batches: Sequence[Batch]) -> None:
-    """Check the label layout of the first batch and show it decoded: the classic bugs are all visible there."""
-    first = batches[0]
-    text = check_first_batch(first.decoder_input_ids, first.labels, job.layout)
-    job.emit(Event("batch", {"rows": text.splitlines()}))
+    """Check the label layout of the first update and show it decoded: the classic bugs are visible there."""
+    texts = [check_first_batch(batch.decoder_input_ids, batch.labels, job.layout) for batch in batches]
+    job.emit(Event("batch", {"rows": [row for text in texts for row in text.splitlines()]}))
 
 
 def _save(
@@ -274,7 +283,7 @@ def _save(
         "versions": job.plan.versions,
     }
     checkpoints.save(job.folder, progress.step, job.tuned.snapshot(), held, state)
-    checkpoints.prune(job.folder, progress.best_step)
+    checkpoints.prune(job.folder, progress.step, progress.best_step)
     job.emit(Event("checkpoint", {"step": progress.step, "best": progress.best_step == progress.step}))
 
 
@@ -285,10 +294,10 @@ def _resumed(job: Training, optimizer: torch.optim.Optimizer, scaler: torch.amp.
     if found is None:
         return Progress()
     job.tuned.load(found.weights())
-    held = found.optimizer()
-    for name, parameter in job.tuned.parameters.items():
-        keys = [key for key in held if key.rpartition("/")[0] == name]
-        optimizer.state[parameter] = {key.rpartition("/")[2]: held[key].to(parameter.device) for key in keys}
+    for path, value in found.optimizer().items():
+        name, _, key = path.rpartition("/")
+        parameter = job.tuned.parameters[name]
+        optimizer.state[parameter][key] = value.to(parameter.device)
     if scaler.is_enabled():
         scaler.load_state_dict(found.state["scaler"])
     saved = found.state["progress"]

@@ -95,8 +95,9 @@ def greedy_ids(
     """Token ids after the prefix, up to the end token (left out), for one batch of clips of at most 30 s."""
     device = model.device
     kind = {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}[options.precision]
+    # Features are always float32: in half precision the powers of quiet speech would be rounded away.
+    features = log_mel(stacked(audio).to(device), model.config.num_mel_bins)
     with torch.autocast(device.type, kind, enabled=kind is not None):
-        features = log_mel(stacked(audio).to(device), model.config.num_mel_bins)
         encoded = model.model.encoder(features).last_hidden_state
         return _greedy(model, encoded, layout, options.max_new_tokens)
 
@@ -148,7 +149,9 @@ def stacked(audio: Sequence[np.ndarray]) -> torch.Tensor:
     return torch.from_numpy(window)
 
 
-def _suppressed(model: WhisperForConditionalGeneration, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+def _suppressed(
+    model: WhisperForConditionalGeneration, device: torch.device
+) -> tuple[torch.Tensor, torch.Tensor]:
     config = model.generation_config
     always = [token for token in (config.suppress_tokens or []) if token >= 0]
     first = list(config.begin_suppress_tokens or [])
