@@ -1,4 +1,4 @@
-"""The Plan: every value the recipe left open, chosen for this model, corpus and machine, each with its reason.
+"""The Plan: every value the recipe left open, chosen for model, corpus and machine, each with its reason.
 
 It is frozen in the run: a resumed run reads it and never probes or counts again.
 """
@@ -106,11 +106,13 @@ def make_plan(recipe: Recipe, corpus: CorpusFacts, model: ModelFacts, machine: M
     reasons["learning_rate"] = _asked(train.learning_rate) or f"usual for {train.method} tuning of this size"
     if rate > RATE_WARNING * usual:
         warnings.append(
-            f"learning rate {rate:g} is {rate / usual:.0f} times the usual {usual:g} for {train.method} tuning "
-            f"of {model.name}: training may diverge"
+            f"learning rate {rate:g} is {rate / usual:.0f} times the usual {usual:g} for {train.method} "
+            f"tuning of {model.name}: training may diverge"
         )
     speech_per_step = train.speech_per_step_s or _speech_per_step(corpus.train_speech_s, train.passes)
-    reasons["speech_per_step_s"] = _asked(train.speech_per_step_s) or "about 100 updates in all, 60 to 240 s each"
+    reasons["speech_per_step_s"] = (
+        _asked(train.speech_per_step_s) or "about 100 updates in all, 60 to 240 s each"
+    )
     steps_per_pass = max(1, min(corpus.train_windows, round(corpus.train_speech_s / speech_per_step)))
     steps = train.steps or max(1, round(train.passes * steps_per_pass))
     reasons["steps"] = _asked(train.steps) or f"{train.passes:g} passes of {steps_per_pass}"
@@ -122,15 +124,20 @@ def make_plan(recipe: Recipe, corpus: CorpusFacts, model: ModelFacts, machine: M
     windows_per_step = corpus.train_windows / steps_per_pass
 
     micro_batch = train.micro_batch or _micro_batch(model, machine, windows_per_step)
-    reasons["micro_batch"] = _asked(train.micro_batch) or "windows at once that fit the memory; the loss is the same"
+    reasons["micro_batch"] = (
+        _asked(train.micro_batch) or "windows at once that fit the memory; the loss is the same"
+    )
 
     eval_every, dev_windows, reasons["eval_every"] = _dev_evaluation(recipe, corpus, steps, steps_per_pass)
     save_every = train.save_every or eval_every
-    reasons["save_every"] = _asked(train.save_every) or f"with each dev evaluation, and after {train.save_minutes:g} minutes"
+    reasons["save_every"] = (
+        _asked(train.save_every) or f"with each dev evaluation, and after {train.save_minutes:g} minutes"
+    )
 
     style: TextStyle = recipe.data.text_style or ("base" if corpus.unstyled_labels else "keep")
     reasons["text_style"] = _asked(recipe.data.text_style) or (
-        "labels lack case or punctuation and would teach the model to shout: both are copied from the base model"
+        "labels lack case or punctuation and would teach the model to shout: both are copied from the base "
+        "model"
         if corpus.unstyled_labels
         else "labels have case and punctuation"
     )
@@ -185,8 +192,11 @@ def _micro_batch(model: ModelFacts, machine: MachineFacts, windows_per_step: flo
     return max(1, min(most, fitting, math.ceil(windows_per_step)))
 
 
-def _dev_evaluation(recipe: Recipe, corpus: CorpusFacts, steps: int, steps_per_pass: int) -> tuple[int, int, str]:
-    """(updates between evaluations, dev windows in each, why): about four a pass, at most a tenth of the time."""
+def _dev_evaluation(
+    recipe: Recipe, corpus: CorpusFacts, steps: int, steps_per_pass: int
+) -> tuple[int, int, str]:
+    """(updates between evaluations, dev windows in each, why): about four a pass, at most a tenth of the
+    time."""
     if corpus.dev_windows == 0:
         return steps, 0, "there are no dev clips: the last checkpoint is delivered"
     windows = corpus.train_windows * steps / steps_per_pass

@@ -34,7 +34,8 @@ def pick_device(requested: str, machine: Machine) -> tuple[torch.device, str]:
     """The device and the reason.
 
     Raises:
-        MachineError: it is not usable; with `auto`, when there is a GPU that torch cannot use: never a silent CPU.
+        MachineError: it is not usable; with `auto`, when there is a GPU that torch cannot use: never a silent
+            CPU.
     """
     if requested == "cpu":
         return torch.device("cpu"), "as asked"
@@ -42,7 +43,9 @@ def pick_device(requested: str, machine: Machine) -> tuple[torch.device, str]:
     build = f"torch {torch.__version__}"
     if requested != "auto":
         if not has[requested]:
-            raise MachineError(f"--device {requested}: {build} sees no such device", "whispertune doctor says why")
+            raise MachineError(
+                f"--device {requested}: {build} sees no such device", "whispertune doctor says why"
+            )
         return torch.device(requested), "as asked"
     if has["cuda"]:
         return torch.device("cuda"), f"{torch.cuda.get_device_name(0)}, {build}"
@@ -51,10 +54,13 @@ def pick_device(requested: str, machine: Machine) -> tuple[torch.device, str]:
     trouble = gpu_trouble(machine)
     if trouble is None and (usable(machine) is not None or machine.of("apple")):
         cards = ", ".join(str(gpu) for gpu in machine.gpus)
-        trouble = Trouble(f"{cards} is here, and {build} cannot use it", "whispertune doctor says how to mend it")
+        trouble = Trouble(
+            f"{cards} is here, and {build} cannot use it", "whispertune doctor says how to mend it"
+        )
     if trouble is not None and trouble.mendable:
         raise MachineError(
-            f"{trouble.what}; training would run on the CPU", f"{trouble.cure}; or --device cpu, if the CPU is meant"
+            f"{trouble.what}; training would run on the CPU",
+            f"{trouble.cure}; or --device cpu, if the CPU is meant",
         )
     if trouble is not None:
         return torch.device("cpu"), trouble.what
@@ -162,7 +168,9 @@ def machine_facts(section: MachineSection) -> MachineFacts:
     torch.set_num_threads(threads)
     device, why = pick_device(section.device, machine)
     precision = probe_precision(device, section.precision)
-    memory = torch.cuda.get_device_properties(device).total_memory if device.type == "cuda" else machine.memory_bytes
+    memory = machine.memory_bytes
+    if device.type == "cuda":
+        memory = torch.cuda.get_device_properties(device).total_memory
     return MachineFacts(
         device=device.type,
         device_reason=why,
