@@ -1,5 +1,7 @@
 """The command line: the words of each verb, what it prints where, and the exit codes."""
 
+import inspect
+import io
 import json
 import os
 import re
@@ -7,21 +9,24 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 from test_job import make_corpus, make_source, sentences
 from test_report import RIGHT, SETS, WRONG, system
 
 import whispertune.cli as cli
+import whispertune.terminal as terminal_module
 from whispertune.corpus import Corpus
 from whispertune.errors import DataError, Stopped
 from whispertune.recipe import Recipe
 from whispertune.report import compare_sets, score_sets
-from whispertune.run import Run, write_json
+from whispertune.run import Event, Run, write_json
+from whispertune.terminal import Terminal
 
 ROOT = Path(__file__).parent.parent
 
@@ -79,7 +84,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, dict[str, Any]]]:
     """The steps that were submitted, none of which is run."""
     steps: list[tuple[str, dict[str, Any]]] = []
 
-    def followed(_: Any, step: str, **arguments: Any) -> None:
+    def followed(_: Any, step: str, /, **arguments: Any) -> None:
         steps.append((step, arguments))
         raise Stopped("not run")
 
@@ -456,6 +461,48 @@ def test_a_bug_of_ours_keeps_its_traceback(whispertune: Command, monkeypatch):
         cli.main()
 
 
+@pytest.mark.parametrize(
+    ("words", "step", "given"),
+    [
+        (["train", "c", "--model", "m", "--run", "r"], "train", {"run": "r"}),
+        (["eval", "m", "c"], "evaluate", {"model": "m", "corpus": "c", "baseline": None}),
+        (["eval", "m", "c", "--baseline", "b"], "evaluate", {"model": "m", "corpus": "c", "baseline": "b"}),
+        (
+            ["export", "done"],
+            "export",
+            {"run": "done", "format": "hf", "to": "done/exports/hf", "step": None},
+        ),
+        (
+            ["export", "done", "--format", "x", "--to", "t", "--step", "4"],
+            "export",
+            {"run": "done", "format": "x", "to": "t", "step": 4},
+        ),
+        (["transcribe", "m", "a.wav", "b.wav"], "transcribe", {"model": "m", "files": ["a.wav", "b.wav"]}),
+        (["demo", "--run", "d"], "demo", {"folder": "d"}),
+    ],
+)
+def test_each_verb_reaches_its_step(
+    whispertune: Command, elsewhere: Path, monkeypatch, words, step: str, given
+):
+    """Through the backend and its thread, with arguments that the step takes."""
+    pytest.importorskip("torch")
+    from whispertune import steps
+
+    make_corpus(elsewhere / "c", sentences(12))
+    Run.create(elsewhere / "done", Recipe())
+    signature = inspect.signature(steps.STEPS[step])
+
+    def called(**arguments: Any) -> None:
+        signature.bind(**arguments)
+        for name in ("emit", "should_stop", "recipe"):
+            arguments.pop(name, None)
+        raise DataError(f"{step} {arguments}")
+
+    monkeypatch.setitem(steps.STEPS, step, called)
+    said = whispertune(*words)
+    assert said.code == 1 and said.error()[0] == f"{step} {given}"
+
+
 def test_texts_go_to_stdout_and_nothing_else(whispertune: Command, monkeypatch):
     found = [
         {"file": "a.wav", "text": "One.", "segments": []},
@@ -567,6 +614,72 @@ def test_what_is_missing_is_an_extra(whispertune: Command, monkeypatch):
     assert said.error() == (
         "running 'transcribe' on this machine needs the extra 'local', which is not installed here",
         "pip install 'whispertune[local]'",
+    )
+
+
+# -- how it looks -------------------------------------------------------------------------------------------
+
+
+def shown(monkeypatch: pytest.MonkeyPatch, is_terminal: bool) -> tuple[Terminal, io.StringIO]:
+    held = io.StringIO()
+    console = Console(file=held, width=50, force_terminal=is_terminal, color_system=None, soft_wrap=True)
+    monkeypatch.setattr(terminal_module, "_console", lambda stderr: console)
+    return Terminal(), held
+
+
+SENTENCE = "NO MEASURABLE DIFFERENCE for these 2 clips: 100.0 → 100.0 % WER"
+
+
+def test_long_lines_go_on_under_their_column(monkeypatch: pytest.MonkeyPatch):
+    terminal, held = shown(monkeypatch, is_terminal=True)
+    terminal.line("verdict", SENTENCE)
+    terminal.next("whispertune train a/very/long/path --model tiny.en --guard another/long/path")
+    assert held.getvalue() == (
+        "verdict   NO MEASURABLE DIFFERENCE for these 2\n"
+        "          clips: 100.0 → 100.0 % WER\n"
+        "next      whispertune train a/very/long/path --model tiny.en --guard another/long/path\n"
+    )
+
+
+def test_nothing_is_broken_where_nobody_looks(monkeypatch: pytest.MonkeyPatch):
+    terminal, held = shown(monkeypatch, is_terminal=False)
+    terminal.line("verdict", SENTENCE)
+    assert held.getvalue() == f"verdict   {SENTENCE}\n"
+
+
+def test_without_a_terminal_it_says_now_and_then_how_far_it_is(monkeypatch: pytest.MonkeyPatch):
+    clock = [0.0]
+    monkeypatch.setattr(terminal_module.time, "monotonic", lambda: clock[0])
+    terminal, held = shown(monkeypatch, is_terminal=False)
+
+    def events() -> Iterator[Event]:
+        for second in range(0, 100, 5):
+            clock[0] = float(second)
+            yield Event("progress", {"label": "training", "done": second, "total": 100, "text": "loss 1.00"})
+        yield Event("dev", {"step": 96, "wer": 12.34})
+
+    terminal.show(events())
+    assert held.getvalue() == (
+        "training  35 of 100 · loss 1.00\n"
+        "training  70 of 100 · loss 1.00\n"
+        "training  step 96 of 100: dev WER 12.3 %\n"
+    )
+
+
+def test_a_bar_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch):
+    terminal, held = shown(monkeypatch, is_terminal=True)
+    terminal.progress("starting", 0, None, "loading torch")
+    terminal.line("check", "8 clips")
+    terminal.progress("baseline", 1, 4, "test")
+    terminal.line("warning", "beware", "warning")
+    terminal.end()
+    plain = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", held.getvalue())
+    kept = [
+        line for line in plain.replace("\r", "\n").splitlines() if line.startswith(("check ", "warning "))
+    ]
+    assert kept == ["check     8 clips", "warning   beware"]
+    assert held.getvalue().count("\x1b[?25l") == held.getvalue().count("\x1b[?25h"), (
+        "the cursor is there again"
     )
 
 

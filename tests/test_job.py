@@ -343,7 +343,7 @@ def test_the_run_holds_what_the_design_names(finished):
 def test_it_says_what_it_does(finished):
     run, _, told = finished
     assert told.lines("check") == ["6 clips to train on, 6 s"]
-    assert told.lines("plan")[0].startswith("all weights · cpu fp32 (as asked")
+    assert told.lines("plan")[0].startswith("all weights · cpu fp32, as asked (")
     assert "WER on test (4 clips, 16 words) · " in told.lines("baseline")[0]
     assert told.lines("first row")[0].endswith("<|endoftext|>")
     assert told.lines("training")[0].startswith("2 of 2 steps in ")
@@ -502,7 +502,9 @@ def test_it_goes_on_after_a_stop_in_each_stage(tmp_path: Path, english: Path, co
 
 @pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning")  # peft's
 def test_a_multilingual_model_keeps_its_language(tmp_path: Path, multilingual: Path):
-    """Cases 4 and 7: an old base's fields are not carried along, language and task are written."""
+    """Cases 4 and 7: an old base's fields are not carried along, language and task are written, and used."""
+    from whispertune import steps
+
     base = shutil.copytree(multilingual, tmp_path / "old")
     config = json.loads((base / "config.json").read_text())
     config |= {"forced_decoder_ids": [[1, 50259], [2, 50359]], "suppress_tokens": [], "max_length": 20}
@@ -511,8 +513,8 @@ def test_a_multilingual_model_keeps_its_language(tmp_path: Path, multilingual: P
     generation |= {"forced_decoder_ids": [[1, None]], "suppress_tokens": [], "max_length": None}
     (base / "generation_config.json").write_text(json.dumps(generation))
     texts = [f"<script>alert({i})</script> & žluťoučký {i}" for i in range(12)]
-    clips = make_corpus(tmp_path / "clips", texts)
-    changes = {"train__method": "lora", "model__language": "cs", "data__text_style": "sentence"}
+    clips = make_corpus(tmp_path / "clips", texts, language=["cs"] * 12)  # by column; none is asked for
+    changes = {"train__method": "lora", "data__text_style": "sentence"}
     run, told = run_of(tmp_path / "r", base, clips, **changes), Told()
     report = train(run, told)
     assert told.lines("first row")[0].startswith("<|cs|><|transcribe|><|notimestamps|>")
@@ -520,6 +522,10 @@ def test_a_multilingual_model_keeps_its_language(tmp_path: Path, multilingual: P
     assert (saved["language"], saved["task"]) == ("<|cs|>", "transcribe")
     for name in ("config.json", "generation_config.json"):
         assert "forced_decoder_ids" not in json.loads((run.model_folder / name).read_text())
+    settings = {"recipe": run.recipe.model_dump(), "emit": told.emit, "should_stop": lambda: False}
+    steps.transcribe(str(run.folder), [str(next(tmp_path.rglob("c00.wav")))], **settings)
+    with pytest.raises(UsageError, match="needs the language of the speech"):
+        steps.transcribe(str(base), [str(next(tmp_path.rglob("c00.wav")))], **settings)
     page = run.page_file.read_text("utf-8")
     assert "<script" not in page
     labels = json.loads((run.folder / "labels.json").read_text("utf-8"))
@@ -533,7 +539,8 @@ def test_a_silly_learning_rate_is_warned_of_and_never_delivered(tmp_path: Path, 
     with pytest.raises(WhispertuneError) as error:
         train(run, told)
     assert error.value.exit_code == 1 and "training diverged: the " in error.value.what
-    assert error.value.hint == "try --set train.learning_rate=2e-05; the base model is unchanged"
+    usual = (run.plan or {})["usual_learning_rate"]
+    assert error.value.hint == f"try --set train.learning_rate={usual:g}; the base model is unchanged"
     assert any("training may diverge" in text for text in told.warnings())
     assert not run.model_folder.exists() and not run.is_finished
 

@@ -1,6 +1,7 @@
 """The command line: it reads words, calls floors below, and shows what they say. It computes nothing."""
 
 import errno
+import os
 import shlex
 import signal
 import sys
@@ -79,6 +80,8 @@ def main() -> None:
             raise
         terminal.error(UsageError(error.format_message(), "whispertune --help shows the words"))
         code = UsageError.exit_code
+    if code == STOPPED:  # a late Ctrl-C shall not make an error of it
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
     sys.exit(code or 0)
 
 
@@ -417,15 +420,21 @@ def runs_rm(
     terminal.data({"removed": str(run)})
 
 
-def _followed(terminal: Terminal, step: str, **arguments: Any) -> Any:
+def _followed(terminal: Terminal, step: str, /, **arguments: Any) -> Any:
     """Submit a step, show its events, and give back its result; Ctrl-C lets it save first."""
     handle = LocalBackend().submit(step, **arguments)
     try:
+        terminal.progress("starting", 0, None, "loading torch")
         terminal.show(handle.events())
     except KeyboardInterrupt:
-        terminal.line("stopping", "saving; press Ctrl-C again to stop at once", "warning")
-        handle.cancel()
-        terminal.show(handle.events())
+        try:
+            handle.cancel()
+            terminal.line("stopping", "saving; press Ctrl-C again to stop at once", "warning")
+            terminal.show(handle.events())
+        except KeyboardInterrupt:
+            terminal.end()
+            sys.stdout.flush()
+            os._exit(STOPPED)  # torch aborts an interpreter that leaves while it still computes in a thread
     return handle.result()
 
 

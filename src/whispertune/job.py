@@ -42,6 +42,8 @@ from whispertune.ship.hf import export_hf
 SHOWN_CLIPS = 40
 """Clips in report.html, those that changed most first; each brings about 100 kB of audio."""
 SHOWN_FINDINGS = 5
+SHOWN_LABEL = 150
+"""Characters of the first label that are shown: its special tokens stand at both ends."""
 
 
 class Job:
@@ -128,7 +130,7 @@ class Job:
         torch.set_num_threads(self.plan.threads)
         plan, train = self.plan, self.recipe.train
         text = (
-            f"{_METHODS[train.method]} · {plan.device} {plan.precision} ({plan.reasons['precision']})"
+            f"{_METHODS[train.method]} · {plan.device} {plan.precision}, {plan.reasons['precision']}"
             f" · {plan.speech_per_step_s:.0f} s of speech a step · {plan.steps} steps"
             f" ({plan.steps / plan.steps_per_pass:.1f} passes) · learning rate {plan.learning_rate:g}"
         )
@@ -151,8 +153,10 @@ class Job:
         texts = self.labels()
         with self._stage("training"):
             tuned = prepare(self.loaded.model, self.recipe.train)
-            progress = run_training(self._training(tuned, texts))
-            self._board.close()
+            try:
+                progress = run_training(self._training(tuned, texts))
+            finally:
+                self._board.close()
         if not (self.run.model_folder / "config.json").is_file():
             delivered = self._merged(tuned, progress.best_step or progress.step)
             layout = self.layouts.default
@@ -234,6 +238,7 @@ class Job:
 
     @cached_property
     def loaded(self) -> LoadedModel:
+        self.emit(Event("progress", {"label": "loading", "done": 0, "total": None, "text": self.source.name}))
         loaded = load(self.source)
         loaded.model.to(self.device)
         return loaded
@@ -420,9 +425,10 @@ class Job:
             self._board.flush()
         elif event.kind == "batch":
             # What the decoder is to predict, special tokens and all: the classic label bugs are visible here.
-            self.emit(
-                Event("line", {"label": "first row", "text": data["rows"][1].removeprefix("out").strip()})
-            )
+            shown = data["rows"][1].removeprefix("out").strip()
+            if len(shown) > SHOWN_LABEL:
+                shown = f"{shown[: SHOWN_LABEL - 40]} … {shown[-40:]}"
+            self.emit(line("first row", shown))
 
     _last_dev = ""
 

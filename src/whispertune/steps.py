@@ -4,6 +4,7 @@ Arguments are plain values, so that a call can travel; `emit` takes events, `sho
 units of work.
 """
 
+import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,7 @@ from whispertune.errors import DataError, ModelError, Stopped, UsageError
 from whispertune.job import Job
 from whispertune.recipe import Recipe
 from whispertune.report import compare_sets, score_sets
-from whispertune.run import Emit, Event, Run, line
+from whispertune.run import Emit, Event, Run, line, read_json
 from whispertune.ship.hf import export_hf, prove_hf
 
 PROOF_CLIPS = 20
@@ -68,7 +69,7 @@ def evaluate(
     def decoded(name: str) -> dict[str, Any]:
         loaded = load(resolve(name))
         loaded.model.to(facts.device)
-        layouts = Layouts(name, settings.model.language, settings.model.task)
+        layouts = Layouts(name, settings.model.language or _language_of(name), settings.model.task)
         rows = transcripts(
             loaded, opened, clips, layouts, options, _progress("eval", name, emit, should_stop)
         )
@@ -100,8 +101,9 @@ def export(
         raise ModelError(f"{to} exists already", "remove it, or export to another folder")
     job = Job(Run.open(Path(run)), emit, should_stop)
     loaded = job.at_step(step) if step is not None else load(resolve(run))
-    layout = job.layouts.default
-    clips = [clip for clip in job.sets[0][2] if job.layouts.of(clip) == layout][:PROOF_CLIPS]
+    judged = job.sets[0][2]
+    layout = job.layouts.of(judged[0])
+    clips = [clip for clip in judged if job.layouts.of(clip) == layout][:PROOF_CLIPS]
     audio = [np.asarray(job.corpus.audio(clip)) for clip in clips]
     # To the model's own limit, as `generate` goes.
     options = DecodeOptions(max_new_tokens=loaded.max_target_positions, batch=1)
@@ -112,17 +114,22 @@ def export(
         options,
         _progress("export", "what it says", emit, should_stop),
     )
-    folder = export_hf(loaded, Path(to), language=layout.language, task=layout.task)
-    emit(line("export", f"{folder}, as transformers reads it"))
-    emit(Event("progress", {"label": "proof", "done": 0, "total": None, "text": "in a fresh process"}))
+    # Under another name until it is proved, so that a kill leaves no folder that looks finished.
+    unproved = Path(to).with_name(f".{Path(to).name}.unproved")
+    shutil.rmtree(unproved, ignore_errors=True)
     try:
-        prove_hf(folder, audio, expected)
-    except Exception:
-        _remove(folder)
-        raise
+        export_hf(loaded, unproved, language=layout.language, task=layout.task)
+        emit(Event("progress", {"label": "proof", "done": 0, "total": None, "text": "in a fresh process"}))
+        prove_hf(unproved, audio, expected)
+        unproved.rename(to)
+    except ModelError as error:
+        raise ModelError(error.what.replace(str(unproved), to), error.hint) from error
+    finally:
+        shutil.rmtree(unproved, ignore_errors=True)
+    emit(line("export", f"{to}, as transformers reads it"))
     proof = {"clips": len(clips), "engine": "transformers", "text_equal": True}
     emit(line("proof", f"transformers, in a fresh process: the same text on {len(clips)} clips"))
-    return {"folder": str(folder), "format": format, "proof": proof}
+    return {"folder": to, "format": format, "proof": proof}
 
 
 def transcribe(
@@ -140,7 +147,7 @@ def transcribe(
     facts = machine_facts(settings.machine)
     loaded: LoadedModel = load(resolve(model))
     loaded.model.to(facts.device)
-    layout = Layouts(model, settings.model.language, settings.model.task).default
+    layout = Layouts(model, settings.model.language or _language_of(model), settings.model.task).default
     results = []
     for number, file in enumerate(files):
         samples = decode(Path(file)).samples
@@ -170,6 +177,15 @@ def demo(folder: str, emit: Emit, should_stop: ShouldStop) -> dict[str, Any]:
     return train(str(run.folder), emit, should_stop, JARGON, NOTES)
 
 
+def _language_of(model: str) -> str | None:
+    """The language that a tuned model was tuned to, as its folder says."""
+    source = resolve(model)
+    config = (
+        read_json(Path(source.location) / "generation_config.json") if source.kind in ("hf", "run") else None
+    )
+    return str(config["language"]).strip("<|>") if config and config.get("language") else None
+
+
 def _progress(label: str, text: str, emit: Emit, should_stop: ShouldStop) -> Callable[[int, int], None]:
     def show(done: int, total: int) -> None:
         emit(Event("progress", {"label": label, "done": done, "total": total, "text": text}))
@@ -177,12 +193,6 @@ def _progress(label: str, text: str, emit: Emit, should_stop: ShouldStop) -> Cal
             raise Stopped(f"stopped during {label}")
 
     return show
-
-
-def _remove(folder: Path) -> None:
-    import shutil
-
-    shutil.rmtree(folder, ignore_errors=True)
 
 
 STEPS: dict[str, Callable[..., Any]] = {

@@ -48,6 +48,8 @@ class Terminal:
         Args:
             wrap: False for what is to be copied, such as a command.
         """
+        if self._total is None:  # a bar without an end is over when something is said
+            self.end()
         style = _TONES.get(tone, "")
         shown = _hanging(self._console, text) if wrap else _printable(text)
         self._out().print(

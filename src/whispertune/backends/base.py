@@ -24,5 +24,5 @@ class Backend(Protocol):
 
     name: str
 
-    def submit(self, step: str, **arguments: Any) -> Handle:
+    def submit(self, step: str, /, **arguments: Any) -> Handle:
         """Start a step of `whispertune.steps` by name, with JSON-like arguments."""

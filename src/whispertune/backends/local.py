@@ -53,5 +53,5 @@ class LocalBackend:
 
     name = "local"
 
-    def submit(self, step: str, **arguments: Any) -> LocalHandle:
+    def submit(self, step: str, /, **arguments: Any) -> LocalHandle:
         return LocalHandle(step, arguments)
