@@ -86,7 +86,7 @@ def probe_precision(device: torch.device, requested: str) -> Precision:
     if requested != "auto":
         if tflops.get(requested) is None:
             raise MachineError(
-                f"{requested} gives wrong numbers on this {device.type} device ({_figures(tflops)})",
+                f"{requested} does not work on this {device.type} device ({_figures(tflops)})",
                 "use machine.precision=fp32",
             )
         return Precision(requested, f"as asked ({_figures(tflops)})", tflops)
@@ -99,7 +99,7 @@ def probe_precision(device: torch.device, requested: str) -> Precision:
 def _figures(tflops: dict[str, float | None]) -> str:
     def shown(speed: float | None) -> str:
         if speed is None:
-            return "wrong numbers"
+            return "wrong or no numbers"
         if speed >= 1:
             return f"{speed:.1f} TFLOP/s"
         return f"{speed * 1000:.0f} GFLOP/s" if speed >= 0.01 else f"{speed * 1000:.2g} GFLOP/s"
