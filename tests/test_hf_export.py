@@ -79,6 +79,7 @@ def test_a_failed_write_leaves_nothing_behind(loaded, tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.real
 def test_the_proof_fails_for_damaged_weights(short, noise, tmp_path):
     """Case 29."""
     folder = tmp_path / "damaged"
@@ -198,6 +199,7 @@ def test_english_only_has_no_language_and_no_task(tiny_en_folder, tmp_path):
     assert len(tokenizer(" x").input_ids) == 4  # start, no times, x, end
 
 
+@pytest.mark.real
 def test_the_proof(short, noise):
     """A fresh process, offline, plain transformers: the same texts as here."""
     expected = said_by(short, noise)

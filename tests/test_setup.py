@@ -610,6 +610,7 @@ def wheel(folder: Path, name: str, version: str, files: dict[str, str], requires
             archive.writestr(file, text)
 
 
+@pytest.mark.real
 def test_a_held_torch_survives_whatever_is_installed_after_it(tmp_path):
     """Set-up's constraint, with real pip: ROCm's torch stays, and a package that wants another fails."""
     python = tmp_path / "venv/bin/python"
