@@ -1,7 +1,7 @@
 """The long proofs, on real speech: `make proof` (about an hour on two cores), figures for docs/results.md.
 
 Each proof is a command that a user types; what must hold is checked, and the table is printed either way.
-The speech is found by WHISPERTUNE_SHARED (default ../shared). Choose some: `python benchmarks/proof.py kill czech`.
+The speech is found by WHISPERTUNE_SHARED (default ../shared). Some of them: `python benchmarks/proof.py kill czech`.
 """
 
 import hashlib
@@ -25,7 +25,9 @@ def whispertune(*arguments: object, expect: tuple[int, ...] = (0,)) -> tuple[int
     """Exit code, output and minutes of a command."""
     begin = time.monotonic()
     print("$ whispertune", *arguments, flush=True)
-    done = subprocess.run([*COMMAND, *map(str, arguments)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    done = subprocess.run(
+        [*COMMAND, *map(str, arguments)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
     minutes = (time.monotonic() - begin) / 60
     print(done.stdout, flush=True)
     assert done.returncode in expect, f"exit {done.returncode}, expected {expect}"
@@ -36,7 +38,15 @@ def whispertune(*arguments: object, expect: tuple[int, ...] = (0,)) -> tuple[int
 def child(work: Path) -> str:
     """Children reading, full fine-tuning: down by a third of itself, interval below 0, in 30 minutes."""
     code, _, minutes = whispertune(
-        "train", SPEECH / "child-en", "--model", "tiny.en", "--guard", SPEECH / "read-en", "--run", work / "child", expect=(0, 3)
+        "train",
+        SPEECH / "child-en",
+        "--model",
+        "tiny.en",
+        "--guard",
+        SPEECH / "read-en",
+        "--run",
+        work / "child",
+        expect=(0, 3),
     )
     report = json.loads((work / "child" / "report.json").read_text())
     assert minutes <= 30, f"{minutes:.1f} min"
@@ -50,7 +60,16 @@ def child(work: Path) -> str:
 def czech(work: Path) -> str:
     """Two Czech actors, base, decoder only: better, in 60 minutes."""
     _, _, minutes = whispertune(
-        "train", SPEECH / "czech", "--model", "base", "--language", "cs", "--method", "decoder", "--run", work / "czech"
+        "train",
+        SPEECH / "czech",
+        "--model",
+        "base",
+        "--language",
+        "cs",
+        "--method",
+        "decoder",
+        "--run",
+        work / "czech",
     )
     report = json.loads((work / "czech" / "report.json").read_text())
     assert minutes <= 60, f"{minutes:.1f} min"
@@ -71,13 +90,15 @@ def silly(work: Path) -> str:
 
 def kill(work: Path) -> str:
     """kill -9 in mid-training, the same command again: bit-identical to an undisturbed run."""
-    common = ["train", SPEECH / "child-en", "--model", "tiny.en", "--steps", "12", "--eval-every", "4", "--save-every", "3",
-              "--set", "eval.test_minutes=0.5"]  # fmt: skip
+    common = ["train", SPEECH / "child-en", "--model", "tiny.en", "--steps", "12"]
+    common += ["--eval-every", "4", "--save-every", "3", "--set", "eval.test_minutes=0.5"]
     whispertune(*common, "--run", work / "undisturbed")
     shutil.rmtree(work / "killed", ignore_errors=True)
     kills = 0
     for at_step in (4, 8):
-        process = subprocess.Popen([*COMMAND, *map(str, common), "--run", str(work / "killed")], stdout=subprocess.DEVNULL)
+        process = subprocess.Popen(
+            [*COMMAND, *map(str, common), "--run", str(work / "killed")], stdout=subprocess.DEVNULL
+        )
         while _steps(work / "killed") < at_step and process.poll() is None:
             time.sleep(0.02)
         process.send_signal(signal.SIGKILL)
@@ -94,7 +115,10 @@ def _steps(run: Path) -> int:
     events = run / "events.jsonl"
     if not events.is_file():
         return 0
-    return max((json.loads(line)["step"] for line in events.read_text().splitlines() if '"kind": "step"' in line), default=0)
+    return max(
+        (json.loads(line)["step"] for line in events.read_text().splitlines() if '"kind": "step"' in line),
+        default=0,
+    )
 
 
 def _sha256(path: Path) -> str:

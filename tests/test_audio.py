@@ -110,7 +110,7 @@ def test_video_without_sound_has_no_audio_stream(tmp_path: Path) -> None:
 
 def _pcm24(path: Path, samples: np.ndarray, rate: int) -> Path:
     data = b"".join(struct.pack("<i", int(s) << 8)[:3] for s in samples)
-    head = struct.pack("<4sI4s4sIHHIIHH4sI", b"RIFF", 36 + len(data), b"WAVE", b"fmt ", 16, 1, 1, rate, rate * 3, 3, 24, b"data", len(data))  # fmt: skip  # noqa: E501
+    head = struct.pack("<4sI4s4sIHHIIHH4sI", b"RIFF", 36 + len(data), b"WAVE", b"fmt ", 16, 1, 1, rate, rate * 3, 3, 24, b"data", len(data))  # fmt: skip
     path.write_bytes(head + data)
     return path
 

@@ -8,8 +8,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from whispertune.engine import checkpoint as checkpoints  # noqa: E402
-from whispertune.errors import MachineError, ModelError  # noqa: E402
+from whispertune.engine import checkpoint as checkpoints
+from whispertune.errors import MachineError, ModelError
 
 
 def save(folder: Path, step: int) -> checkpoints.Checkpoint:

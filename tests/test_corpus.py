@@ -97,7 +97,7 @@ def test_a_disk_that_fills_up_leaves_nothing(tmp_path: Path, monkeypatch: pytest
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    with pytest.raises(MachineError, match=r"the disk is full: 0\.0 MB of the corpus were written"):  # noqa: SIM117
+    with pytest.raises(MachineError, match=r"the disk is full: 0\.0 MB of the corpus were written"):
         with CorpusWriter(tmp_path / "c") as writer:
             writer.add_recording(ramp(10))
             monkeypatch.setattr(wave.Wave_write, "writeframesraw", full)
@@ -162,7 +162,7 @@ def test_tables_are_plain(tmp_path: Path) -> None:
 def test_shards_are_filled_and_recordings_stay_whole(tmp_path: Path) -> None:
     with CorpusWriter(tmp_path / "c", shard_bytes=44 + 2 * 100) as writer:
         places = [writer.add_recording(ramp(n)) for n in (60, 40, 1, 99, 100)]
-        writer.finish([clip(str(i), s, o, n) for i, ((s, o), n) in enumerate(zip(places, (60, 40, 1, 99, 100), strict=True))])  # fmt: skip  # noqa: E501
+        writer.finish([clip(str(i), s, o, n) for i, ((s, o), n) in enumerate(zip(places, (60, 40, 1, 99, 100), strict=True))])  # fmt: skip
     assert places == [
         ("audio-00000.wav", 0), ("audio-00000.wav", 60), ("audio-00001.wav", 0), ("audio-00001.wav", 1),
         ("audio-00002.wav", 0),

@@ -11,8 +11,8 @@ from whispertune.recipe import MachineSection
 
 torch = pytest.importorskip("torch")
 
-from whispertune.engine import device as module  # noqa: E402
-from whispertune.engine.device import (  # noqa: E402
+from whispertune.engine import device as module
+from whispertune.engine.device import (
     machine_facts,
     pick_device,
     probe_precision,

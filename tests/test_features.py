@@ -5,11 +5,11 @@ import pytest
 from conftest import read_audio
 
 torch = pytest.importorskip("torch")
-from transformers import WhisperFeatureExtractor  # noqa: E402
+from transformers import WhisperFeatureExtractor
 
-from whispertune.clip import SAMPLE_RATE, WINDOW_SAMPLES  # noqa: E402
-from whispertune.engine.features import log_mel  # noqa: E402
-from whispertune.engine.transcribe import stacked  # noqa: E402
+from whispertune.clip import SAMPLE_RATE, WINDOW_SAMPLES
+from whispertune.engine.features import log_mel
+from whispertune.engine.transcribe import stacked
 
 
 def sounds() -> list[np.ndarray]:

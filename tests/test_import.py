@@ -275,7 +275,7 @@ def test_bom_crlf_quoted_newlines_and_semicolons(tmp_path: Path) -> None:
     expected = {"a0.wav": "Two lines, one text.", "a1.wav": 'He said "no".', "a2.wav": "Ende."}
     assert texts(tmp_path / "c") == expected
     for name, separator in (("metadata.csv", ";"), ("metadata.tsv", "\t")):
-        metadata = f'file_name{separator}text\na0.wav{separator}"Two\nlines, one text."\na1.wav{separator}"He said ""no""."\na2.wav{separator}Ende.\n'  # noqa: E501
+        metadata = f'file_name{separator}text\na0.wav{separator}"Two\nlines, one text."\na1.wav{separator}"He said ""no""."\na2.wav{separator}Ende.\n'
         import_source(source_of(tmp_path / name, files, metadata, name), tmp_path / f"c{name}")
         assert texts(tmp_path / f"c{name}") == expected
     lines = "".join(
@@ -372,7 +372,7 @@ def table(first: int, count: int, **columns: list) -> pa.Table:
 
 def test_parquet_with_bytes_and_named_splits(tmp_path: Path) -> None:
     (tmp_path / "s" / "data").mkdir(parents=True)
-    pq.write_table(table(0, 12, speaker_id=[f"p{i}" for i in range(12)], n=list(range(12))), tmp_path / "s/data/train-00000-of-00001.parquet")  # fmt: skip  # noqa: E501
+    pq.write_table(table(0, 12, speaker_id=[f"p{i}" for i in range(12)], n=list(range(12))), tmp_path / "s/data/train-00000-of-00001.parquet")  # fmt: skip
     pq.write_table(table(20, 3), tmp_path / "s/data/test-00000-of-00001.parquet")
     pq.write_table(table(30, 2), tmp_path / "s/data/validation.parquet")
     summary = import_source(tmp_path / "s", tmp_path / "c")

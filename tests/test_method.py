@@ -7,9 +7,9 @@ from whispertune.errors import TrainingError
 from whispertune.recipe import Recipe
 
 torch = pytest.importorskip("torch")
-from transformers import WhisperForConditionalGeneration  # noqa: E402
+from transformers import WhisperForConditionalGeneration
 
-from whispertune.engine.method import Tuned, prepare  # noqa: E402
+from whispertune.engine.method import Tuned, prepare
 
 POSITIONS = "model.encoder.embed_positions.weight"
 

@@ -135,7 +135,7 @@ def test_case_11_copies_speakers_and_sentences() -> None:
         )
         for i in range(40)
     ]
-    clips = [c if c.extra["audio_sha"] != "same" else clip(int(c.id[1:]), **{"speaker": "p0", "text": c.text, "extra": c.extra}) for c in clips]  # fmt: skip  # noqa: E501
+    clips = [c if c.extra["audio_sha"] != "same" else clip(int(c.id[1:]), **{"speaker": "p0", "text": c.text, "extra": c.extra}) for c in clips]  # fmt: skip
     for seed in range(10):
         result = split(clips, seed=seed)
         assert {"train", "test"} <= {c.split for c in result.clips}

@@ -25,15 +25,15 @@ from whispertune.recipe import Recipe
 from whispertune.run import Event
 
 torch = pytest.importorskip("torch")
-from transformers import WhisperConfig, WhisperForConditionalGeneration, WhisperTokenizer  # noqa: E402
+from transformers import WhisperConfig, WhisperForConditionalGeneration, WhisperTokenizer
 
-from whispertune.engine import checkpoint as checkpoints  # noqa: E402
-from whispertune.engine import train as train_module  # noqa: E402
-from whispertune.engine.features import log_mel  # noqa: E402
-from whispertune.engine.method import Tuned, prepare  # noqa: E402
-from whispertune.engine.tokens import LabelLayout  # noqa: E402
-from whispertune.engine.train import Training, learning_rate, loss_sum, train  # noqa: E402
-from whispertune.engine.windows import Placed, Renderer, Window  # noqa: E402
+from whispertune.engine import checkpoint as checkpoints
+from whispertune.engine import train as train_module
+from whispertune.engine.features import log_mel
+from whispertune.engine.method import Tuned, prepare
+from whispertune.engine.tokens import LabelLayout
+from whispertune.engine.train import Training, learning_rate, loss_sum, train
+from whispertune.engine.windows import Placed, Renderer, Window
 
 VOCABULARY = 51864
 TEXTS = [

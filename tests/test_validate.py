@@ -26,9 +26,9 @@ def only(findings: list[Finding]) -> Finding:
     [
         (tone(0), "reject", "no_samples", "no samples"),
         (tone(1_599), "reject", "too_short", "0.0999 s long; 0.1 s is the least"),
-        (np.full(16_000, 5_000, np.int16), "reject", "silence", "1.00 s of digital silence: nothing was recorded"),  # noqa: E501
+        (np.full(16_000, 5_000, np.int16), "reject", "silence", "1.00 s of digital silence: nothing was recorded"),
         (tone(16_000, 0.001), "warn", "quiet", "-63 dBFS on average; below -50 little is left of speech"),
-        (tone(16_000) + np.int16(6_554), "warn", "dc_offset", "off centre by +0.20 of full scale (DC offset); up to 0.05 is usual"),  # noqa: E501
+        (tone(16_000) + np.int16(6_554), "warn", "dc_offset", "off centre by +0.20 of full scale (DC offset); up to 0.05 is usual"),
     ],
 )  # fmt: skip
 def test_audio_findings(samples: np.ndarray, severity: str, reason: str, message: str) -> None:
@@ -96,7 +96,7 @@ def test_script_against_language() -> None:
     ("text", "clean", "found"),
     [
         ("plain text, kept. ", "plain text, kept.", []),
-        ("\ufeff<b>And so</b>\tmy fellow&nbsp;Americans,\r\nask not", "And so my fellow Americans, ask not", ["html", "control_characters"]),  # noqa: E501
+        ("\ufeff<b>And so</b>\tmy fellow&nbsp;Americans,\r\nask not", "And so my fellow Americans, ask not", ["html", "control_characters"]),
         ("<|startoftranscript|><|en|><|0.00|> hi there<|endoftext|>", "hi there", ["special_tokens"]),
         ("AT&T; 2 < 3 > 1 &unknown; <x>", "AT&T; 2 < 3 > 1 &unknown; <x>", []),
         ("AT&amp;T &copy", "AT&T &copy", ["html"]),
@@ -118,7 +118,7 @@ def test_clean_text_mends_with_a_warning(text: str, clean: str, found: list[str]
         ("", "empty_text", "the text is empty"),
         (" \r\n\t", "empty_text", "the text is empty"),
         ("...", "empty_text", "the text '...' has no letter or digit"),
-        ("<|startofprev|> before <|startoftranscript|> now", "special_tokens", "the text holds <|startofprev|>, <|startoftranscript|>: part of it is marked as not heard"),  # noqa: E501
+        ("<|startofprev|> before <|startoftranscript|> now", "special_tokens", "the text holds <|startofprev|>, <|startoftranscript|>: part of it is marked as not heard"),
         ("<|nospeech|>", "special_tokens", "the text holds <|nospeech|>: part of it is marked as not heard"),
     ],
 )  # fmt: skip

@@ -13,7 +13,7 @@ Split = Literal["train", "dev", "test"]
 SPLITS: tuple[Split, ...] = ("train", "dev", "test")
 
 Provenance = Literal["published", "read prompt", "person", "agreement", "model"]
-"""Who vouches for a text: its publisher, the prompt that was read, a person, two agreeing models, one model."""
+"""Who vouches for a text: its publisher, the prompt read, a person, two agreeing models, one model."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ class Clip:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Something `import` or `check` has to say about one row, or about the corpus when `file_name` is empty."""
+    """What `import` or `check` has to say about one row; about the corpus where `file_name` is empty."""
 
     severity: Literal["reject", "warn", "note"]
     file_name: str

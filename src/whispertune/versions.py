@@ -16,7 +16,11 @@ def require_extra(extra: str, purpose: str) -> None:
     """
     for line in metadata.requires("whispertune") or []:
         needed = Requirement(line)
-        if needed.marker is None or not needed.marker.evaluate({"extra": extra}) or needed.marker.evaluate({"extra": ""}):
+        if (
+            needed.marker is None
+            or not needed.marker.evaluate({"extra": extra})
+            or needed.marker.evaluate({"extra": ""})
+        ):
             continue
         try:
             found = metadata.version(needed.name)

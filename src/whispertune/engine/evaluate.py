@@ -80,7 +80,8 @@ def transcripts(
         progress,
     )
     return [
-        {"id": clip.id, "reference": clip.text, "hypothesis": text} for clip, text in zip(clips, texts, strict=True)
+        {"id": clip.id, "reference": clip.text, "hypothesis": text}
+        for clip, text in zip(clips, texts, strict=True)
     ]
 
 

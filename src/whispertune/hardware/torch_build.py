@@ -209,7 +209,9 @@ def gpu_trouble(machine: Machine) -> Trouble | None:
                 "load the driver (sudo modprobe amdgpu); in a container, start it with --device=/dev/kfd "
                 "--device=/dev/dri",
             )
-        return Trouble(f"{card.label} is here, and no PyTorch build has kernels for it", no_cure, mendable=False)
+        return Trouble(
+            f"{card.label} is here, and no PyTorch build has kernels for it", no_cure, mendable=False
+        )
     return None
 
 
