@@ -16,10 +16,10 @@ from whispertune.corpus import Corpus, CorpusWriter
 from whispertune.recipe import WindowsSection
 
 torch = pytest.importorskip("torch")
-from transformers import WhisperConfig, WhisperTokenizer  # noqa: E402
+from transformers import WhisperConfig, WhisperTokenizer
 
-from whispertune.engine.tokens import LabelLayout, check_first_batch  # noqa: E402
-from whispertune.engine.windows import (  # noqa: E402
+from whispertune.engine.tokens import LabelLayout, check_first_batch
+from whispertune.engine.windows import (
     PROMPT_TOKENS,
     Placed,
     Renderer,
@@ -300,6 +300,18 @@ def test_what_ends_a_stretch_of_a_recording(tmp_path, english, between, why):
     assert "One" not in window.prompt or names(window)[0] != "r0-2"
 
 
+def test_a_clip_of_another_split_ends_a_stretch(tmp_path, english):
+    """However short it is: its audio is not heard in training, and what came before it is no prompt."""
+    corpus = make_corpus(tmp_path / "c", [[(3.0, "One."), (0.25, "Yes."), (4.0, "Two.")]])
+    one, _, two = corpus.clips
+    section = WindowsSection(**{**PLAIN, "prompt": 1.0})
+    made = WindowPlanner(corpus, [one, two], lambda _: english, lambda clip: clip.text, section, 1)
+    for number in range(4):
+        (window,) = made.epoch(number)
+        assert [len(part.clips) for part in window.parts] == [1, 1]
+        assert "One." not in window.prompt
+
+
 def test_overlapping_clips_do_not_share_a_stretch(tmp_path, english):
     corpus = make_corpus(tmp_path / "c", [[(3.0, "One."), (4.0, "Two.")]])
     first, second = corpus.clips
@@ -491,7 +503,15 @@ def test_the_share_without_speech(many, english):
     for asked in (0.0, 0.03, 0.2):
         windows = planner(many, english, no_speech=asked).epoch(0)
         silent = sum(not window.parts for window in windows)
-        assert silent == round(asked * (len(windows) - silent))
+        share = asked * (len(windows) - silent)
+        assert math.floor(share) <= silent <= math.ceil(share)
+
+
+def test_a_small_corpus_has_windows_without_speech_too(tmp_path, english):
+    corpus = make_corpus(tmp_path / "c", alone([20.0] * 5))
+    made = planner(corpus, english, no_speech=0.1)
+    silent = [sum(not window.parts for window in made.epoch(number)) for number in range(200)]
+    assert set(silent) == {0, 1} and 70 <= sum(silent) <= 130  # half of the passes
 
 
 def test_unpacked_is_one_clip_alone_also_where_a_recording_goes_on(tmp_path, english):
@@ -523,6 +543,14 @@ def test_a_prompt_is_the_text_before_in_the_same_recording(mixed, many, english)
                 assert set(window.prompt.split(", ")) <= said
                 kinds["glossary"] += 1
         assert kinds["glossary"] and kinds["before"]
+
+
+def test_a_prompt_does_not_give_away_what_the_window_says(tmp_path, english):
+    corpus = make_corpus(tmp_path / "c", [[(5.0, "Alpha."), (28.0, "Bravo."), (5.0, "Charlie.")]])
+    made = planner(corpus, english, prompt=1.0)
+    windows = [window for number in range(12) for window in made.epoch(number)]
+    turned = [window.prompt for window in windows if names(window) == ["r0-2", "r0-0"]]
+    assert set(turned) == {"Bravo."}  # and not "Alpha. Bravo."
 
 
 def test_the_newest_223_tokens_are_kept(tmp_path, english):

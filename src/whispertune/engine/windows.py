@@ -136,7 +136,8 @@ class WindowPlanner:
         order = rng.permutation(len(self._runs))
         windows = self._packed([self._runs[i] for i in order], rng)
         windows = [self._in_form(window, rng) for window in windows]
-        for _ in range(round(len(windows) * self._section.no_speech)):
+        # Rounded by chance: a small corpus gets its share too, over some passes.
+        for _ in range(int(len(windows) * self._section.no_speech + rng.random())):
             windows.append(
                 Window((), noise_seed=int(rng.integers(2**31)), silent_label=bool(rng.random() < 0.5))
             )
@@ -147,12 +148,15 @@ class WindowPlanner:
         by_recording: dict[tuple[str, str], list[Clip]] = {}
         for clip in clips:
             by_recording.setdefault((clip.shard, clip.recording), []).append(clip)
+        # A clip of another split, or one that was left out, may lie between two of these: it ends a run.
+        in_order = sorted(self._corpus.clips, key=lambda clip: (clip.shard, clip.recording, clip.offset))
+        neighbours = {(before.id, after.id) for before, after in itertools.pairwise(in_order)}
         runs: list[Stretch] = []
         for siblings in by_recording.values():
             siblings.sort(key=lambda clip: clip.offset)
             run = [siblings[0]]
             for before, after in itertools.pairwise(siblings):
-                if self._follows(before, after):
+                if (before.id, after.id) in neighbours and self._follows(before, after):
                     self._before[after.id] = before
                     longer = [*run, after]
                     if _length(longer) <= WINDOW_SAMPLES and self._room(self._count(longer), longer):
@@ -237,15 +241,16 @@ class WindowPlanner:
         form: Form = "timestamps" if timed else "plain"
         prompt = ""
         if rng.random() < self._section.prompt:
-            prompt = self._text_before(clips[0]) or self._glossary(window, rng)
+            prompt = self._text_before(clips) or self._glossary(window, rng)
         return Window(window.parts, form, prompt)
 
-    def _text_before(self, clip: Clip) -> str:
-        """What was said before a clip in its recording, as far back as a prompt reaches."""
+    def _text_before(self, clips: Sequence[Clip]) -> str:
+        """What was said before a window's first clip in its recording, as far back as a prompt reaches, and
+        not what the window itself will say."""
         texts: list[str] = []
-        layout, tokens = self._layout_of(clip), 0
-        before = self._before.get(clip.id)
-        while before is not None and tokens < PROMPT_TOKENS:
+        layout, tokens, own = self._layout_of(clips[0]), 0, {clip.id for clip in clips}
+        before = self._before.get(clips[0].id)
+        while before is not None and before.id not in own and tokens < PROMPT_TOKENS:
             texts.insert(0, self._text_of(before))
             tokens += self._tokens[before.id]
             before = self._before.get(before.id)
