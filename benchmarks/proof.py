@@ -1,7 +1,7 @@
 """The long proofs, on real speech: `make proof` (about an hour on two cores), figures for docs/results.md.
 
 Each proof is a command that a user types; what must hold is checked, and the table is printed either way.
-The speech is found by WHISPERTUNE_SHARED (default ../shared). Some of them: `python benchmarks/proof.py kill czech`.
+The speech is found by WHISPERTUNE_SHARED (default ../shared). Or some: `benchmarks/proof.py kill czech`.
 """
 
 import hashlib

@@ -97,7 +97,7 @@ def test_a_disk_that_fills_up_leaves_nothing(tmp_path: Path, monkeypatch: pytest
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    with pytest.raises(MachineError, match=r"the disk is full: 0\.0 MB of the corpus were written"):
+    with pytest.raises(MachineError, match=r"the disk is full: 0\.0 MB of the corpus were written"):  # noqa: SIM117
         with CorpusWriter(tmp_path / "c") as writer:
             writer.add_recording(ramp(10))
             monkeypatch.setattr(wave.Wave_write, "writeframesraw", full)

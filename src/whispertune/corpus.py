@@ -191,7 +191,7 @@ class CorpusWriter:
     def _next_shard(self) -> None:
         self._close_shard()
         self._shards += 1
-        self._shard = wave.open(str(self._partial / self._shard_name), "wb")
+        self._shard = wave.open(str(self._partial / self._shard_name), "wb")  # noqa: SIM115 (open until it is full)
         self._shard.setnchannels(1)
         self._shard.setsampwidth(SAMPLE_BYTES)
         self._shard.setframerate(SAMPLE_RATE)

@@ -253,14 +253,18 @@ class Job:
 
     @cached_property
     def sets(self) -> list[tuple[str, Corpus, list[Clip]]]:
-        """The clips that are judged: the corpus' test split, then each guard (its test split, else all)."""
+        """The clips that are judged: the corpus' test split, then each guard.
+
+        Of a guard that is its own test split, where its source names one; else all: nothing is trained on it.
+        """
         most = self.recipe.eval.test_minutes
         sets = [("test", self.corpus, capped(self.corpus.split("test"), most))]
         for guard in self.guards:
             name, taken = guard.folder.absolute().name, [each for each, _, _ in sets]
             if name in taken:
                 name = next(n for i in itertools.count(2) if (n := f"{name}-{i}") not in taken)
-            sets.append((name, guard, capped(guard.split("test") or guard.clips, most)))
+            clips = guard.split("test") if guard.about.get("test") == "given" else guard.clips
+            sets.append((name, guard, capped(clips, most)))
         return sets
 
     def labels(self) -> Callable[[Clip], str]:

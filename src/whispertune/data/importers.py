@@ -167,7 +167,12 @@ def import_source(
             raise DataError(*_nothing(source, rejected))
         result = split_clips(clips, given, seed=split_seed, ratios=ratios, existing=existing)
         shas = {clip.id: clip.extra["audio_sha"] for clip in clips}
-        about = {"split": result.description, "split_level": result.level, "seed": str(split_seed)}
+        about = {
+            "split": result.description,
+            "split_level": result.level,
+            "seed": str(split_seed),
+            "test": "given" if "test" in given else "carved",
+        }
         writer.finish(result.clips, findings, about)
     findings += check_clips(result.clips, lambda clip: shas[clip.id])
     return _summary(to, done, result.clips, findings, result.description)
