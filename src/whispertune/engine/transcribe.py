@@ -4,7 +4,9 @@ This is how baseline and tuned model are judged, so the options are values that 
 same for both.
 """
 
-from collections.abc import Callable, Sequence
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -181,23 +183,38 @@ def transcribe_long(loaded: LoadedModel, samples: np.ndarray, layout: LabelLayou
     )
     told = {"language": layout.language, "task": layout.task} if layout.language else {}
     torch.manual_seed(0)  # the fallback samples
-    found = loaded.model.generate(
-        features.input_features.to(loaded.model.device),
-        attention_mask=features.attention_mask.to(loaded.model.device),
-        return_timestamps=True,
-        return_segments=True,
-        condition_on_prev_tokens=False,
-        temperature=(0.0, 0.2, 0.4, 0.6, 0.8, 1.0),
-        compression_ratio_threshold=1.35,
-        logprob_threshold=-1.0,
-        no_speech_threshold=0.6,
-        **told,
-    )
+    with _quiet():
+        found = loaded.model.generate(
+            features.input_features.to(loaded.model.device),
+            attention_mask=features.attention_mask.to(loaded.model.device),
+            return_timestamps=True,
+            return_segments=True,
+            condition_on_prev_tokens=False,
+            temperature=(0.0, 0.2, 0.4, 0.6, 0.8, 1.0),
+            compression_ratio_threshold=1.35,
+            logprob_threshold=-1.0,
+            no_speech_threshold=0.6,
+            **told,
+        )
+    seconds = len(samples) / SAMPLE_RATE  # behind it the last window is silence, where nothing is said
     return [
         {
             "start": round(float(segment["start"]), 2),
-            "end": round(float(segment["end"]), 2),
+            "end": round(min(float(segment["end"]), seconds), 2),
             "text": layout.decode(segment["tokens"].tolist()),
         }
         for segment in found["segments"][0]
+        if float(segment["start"]) < seconds
     ]
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without the notice of transformers about arguments that it hands on to itself."""
+    logger = logging.getLogger("transformers.generation.utils")
+    before = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(before)
