@@ -57,7 +57,9 @@ def clips(name: str, count: int, text: str = "one two three four", language: str
 def system(sets: list[tuple[str, list[Clip]]], *said: str, decode: dict[str, Any] = GREEDY) -> dict[str, Any]:
     """What a system made of some sets: the same text on every clip of one."""
     rows = {
-        name: [{"id": c.id, "reference": c.text, "hypothesis": text} for c in clips_]
+        name: [
+            {"id": c.id, "language": c.language or "en", "reference": c.text, "hypothesis": text} for c in clips_
+        ]
         for (name, clips_), text in zip(sets, said, strict=True)
     }
     return {"model": {"name": "m", "fingerprint": "f"}, "decode": decode, "sets": rows}
@@ -94,7 +96,7 @@ def test_systems_that_did_not_do_the_same_are_not_compared():
 
 def test_nothing_to_count_is_undefined_and_no_crash(tmp_path: Path):
     sets = [("test", clips("t", 8, text="..."))]
-    scores = score_sets(sets, system(sets, ""), None)["sets"]["test"]
+    scores = score_sets(system(sets, ""))["sets"]["test"]
     assert scores["wer"] is None and scores["undefined"] == 8 and scores["reference_words"] == 0
 
 
@@ -178,7 +180,7 @@ def test_each_set_is_counted_before_and_after(tmp_path: Path):
 def test_a_runaway_is_counted_apart_and_not_capped():
     sets = [("test", clips("t", 1))]
     loop = "one two three four " + "the " * 200
-    scores = score_sets(sets, system(sets, loop), None)["sets"]["test"]
+    scores = score_sets(system(sets, loop))["sets"]["test"]
     assert (scores["wer"], scores["insertions"], scores["loops"], scores["over_100"]) == (5000.0, 200, 1, 1)
     assert scores["wer_without_loops"] is None
 
@@ -199,7 +201,7 @@ def test_the_normaliser_follows_each_clips_language():
     heard = system(sets, "x")
     for row, text in zip(heard["sets"]["test"], ("naive", "color"), strict=True):
         row["hypothesis"] = text
-    found = score_sets(sets, heard, None)
+    found = score_sets(heard)
     assert found["sets"]["test"]["substitutions"] == 1, "English spelling is forgiven, a Czech letter is not"
     assert len(found["normalizer"].split(", ")) == 2
 

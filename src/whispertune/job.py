@@ -366,8 +366,7 @@ class Job:
         }
 
     def _say_scores(self, label: str, system: dict[str, Any]) -> None:
-        sets = [(name, clips) for name, _, clips in self.sets]
-        scores = score_sets(sets, system, self.recipe.model.language)["sets"]
+        scores = score_sets(system)["sets"]
         parts = []
         for name, score in scores.items():
             wer = "undefined" if score["wer"] is None else f"{score['wer']:.1f} %"

@@ -11,25 +11,27 @@ from whispertune.recipe import Recipe
 from whispertune.run import Run
 from whispertune.scoring.align import ClipScore, Counts, Totals, keyword_recall, score_clip, word_differences
 from whispertune.scoring.bootstrap import groups_of
-from whispertune.scoring.normalize import normalizer_for
+from whispertune.scoring.normalize import Normalizer, normalizer_for
 from whispertune.scoring.verdict import GOALS, compare, judge, judge_guards
 
+Rows = Sequence[Mapping[str, str]]
+"""Transcripts of a set: id, language, reference and hypothesis of each clip."""
 NamedClips = Sequence[tuple[str, Sequence[Clip]]]
 """The sets that are judged, `test` first, the guards behind it."""
 
 
-def score_sets(sets: NamedClips, system: Mapping[str, Any], language: str | None) -> dict[str, Any]:
+def score_sets(system: Mapping[str, Any]) -> dict[str, Any]:
     """The scores of one system's transcripts, set by set.
 
     Args:
-        system: `{"model", "decode", "sets": {name: [{"id", "reference", "hypothesis"}]}}`.
-        language: of clips that name none.
+        system: `{"model", "decode", "sets": {name: [{"id", "language", "reference", "hypothesis"}]}}`; the
+            language is the one the clip was decoded in, and decides how it is normalised.
     """
-    scores = {name: _scored(clips, system["sets"][name], language) for name, clips in sets}
+    scores = {name: _scored(rows) for name, rows in system["sets"].items()}
     return {
         "model": system["model"],
         "decode": system["decode"],
-        "normalizer": _normalizer(sets, language)["name"],
+        "normalizer": _normalizer(system["sets"])["name"],
         "sets": {name: _totals(Totals.of(rows)) for name, rows in scores.items()},
     }
 
@@ -49,14 +51,8 @@ def compare_sets(
     Raises:
         DataError: other clips, references, normalisers or decoding options on either side.
     """
-    section, language = recipe.eval, recipe.model.language
-    scored = {
-        name: (
-            _scored(clips, before["sets"][name], language),
-            _scored(clips, after["sets"][name], language),
-        )
-        for name, clips in sets
-    }
+    section = recipe.eval
+    scored = {name: (_scored(before["sets"][name]), _scored(after["sets"][name])) for name, _ in sets}
     differences = {
         name: compare(
             *scored[name],
@@ -85,11 +81,11 @@ def compare_sets(
         **{key: value for key, value in judged.items() if key not in first},
         "speaks_for": differences[own].speaks_for,
         "sets": {name: _before_after(*pair) for name, pair in scored.items()},
-        "keywords": _keywords(sets, scored, keywords, language) if keywords else None,
-        "clips_changed": _changed(sets, scored, section.goal, language),
+        "keywords": _keywords(before["sets"], scored, keywords) if keywords else None,
+        "clips_changed": _changed(sets, before["sets"], scored, section.goal),
         "settings": {
             "decode": dict(before["decode"]),
-            "normalizer": _normalizer(sets, language),
+            "normalizer": _normalizer(before["sets"]),
             "model": dict(before["model"]),
             "tuned": dict(after["model"]),
         },
@@ -149,28 +145,21 @@ def dev_wer(references: Sequence[str], hypotheses: Sequence[str], languages: Seq
     return 100.0 if total.percent is None else total.percent
 
 
-def _scored(
-    clips: Sequence[Clip], rows: Sequence[Mapping[str, str]], language: str | None
-) -> list[ClipScore]:
-    of_clip = {clip.id: clip for clip in clips}
+def _scored(rows: Rows) -> list[ClipScore]:
     return [
-        score_clip(
-            row["id"], row["reference"], row["hypothesis"], _normalizer_of(of_clip[row["id"]], language)
-        )
+        score_clip(row["id"], row["reference"], row["hypothesis"], _of_row(row))
         for row in rows
     ]
 
 
-def _normalizer_of(clip: Clip, language: str | None) -> Any:
-    # Only .en models may leave the language out.
-    return normalizer_for(clip.language or language or "en")
-
-
-def _normalizer(sets: NamedClips, language: str | None) -> dict[str, str]:
-    used = {
-        n.name: n.description for _, clips in sets for clip in clips for n in [_normalizer_of(clip, language)]
-    }
+def _normalizer(sets: Mapping[str, Rows]) -> dict[str, str]:
+    """The normalisers of all rows, as one name and description."""
+    used = {n.name: n.description for rows in sets.values() for n in map(_of_row, rows)}
     return {"name": ", ".join(used), "description": " ".join(used.values())}
+
+
+def _of_row(row: Mapping[str, str]) -> Normalizer:
+    return normalizer_for(row["language"])
 
 
 def _totals(totals: Totals) -> dict[str, Any]:
@@ -205,37 +194,36 @@ def _before_after(before: Sequence[ClipScore], after: Sequence[ClipScore]) -> di
 
 
 def _keywords(
-    sets: NamedClips,
+    sets: Mapping[str, Rows],
     scored: Mapping[str, tuple[list[ClipScore], list[ClipScore]]],
     words: Sequence[str],
-    language: str | None,
 ) -> dict[str, Any]:
     """How many of the keywords said were heard, before and after: in the first set, and in each."""
     by_set: dict[str, dict[str, dict[str, int]]] = {}
-    for name, clips in sets:
-        found = [keyword_recall(scores, words, _normalizer_of(clips[0], language)) for scores in scored[name]]
+    for name, rows in sets.items():
+        found = [keyword_recall(scores, words, _of_row(rows[0])) for scores in scored[name]]
         before, after = ({"hits": hits, "total": total} for hits, total in found)
         if before["total"]:
             by_set[name] = {"before": before, "after": after}
-    own = by_set.get(sets[0][0], {"before": {"hits": 0, "total": 0}, "after": {"hits": 0, "total": 0}})
+    own = by_set.get(next(iter(sets)), {"before": {"hits": 0, "total": 0}, "after": {"hits": 0, "total": 0}})
     return {"words": list(words), **own, "sets": by_set}
 
 
 def _changed(
     sets: NamedClips,
+    heard: Mapping[str, Rows],
     scored: Mapping[str, tuple[list[ClipScore], list[ClipScore]]],
     goal: str,
-    language: str | None,
 ) -> list[dict[str, Any]]:
     """Every clip whose errors changed, those that changed most first."""
-    rows = []
+    changed = []
     for name, clips in sets:
-        for clip, before, after in zip(clips, *scored[name], strict=True):
+        for clip, row, before, after in zip(clips, heard[name], *scored[name], strict=True):
             errors = GOALS[goal](before).errors, GOALS[goal](after).errors
             if errors[0] == errors[1]:
                 continue
-            normalizer = _normalizer_of(clip, language)
-            rows.append(
+            normalizer = _of_row(row)
+            changed.append(
                 {
                     "set": name,
                     "id": clip.id,
@@ -251,7 +239,7 @@ def _changed(
                     "differences_after": _differences(after, normalizer),
                 }
             )
-    return sorted(rows, key=lambda row: -abs(row["errors_after"] - row["errors_before"]))
+    return sorted(changed, key=lambda row: -abs(row["errors_after"] - row["errors_before"]))
 
 
 def _differences(score: ClipScore, normalizer: Any) -> list[dict[str, str]]:

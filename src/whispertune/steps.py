@@ -66,10 +66,12 @@ def evaluate(
     facts = machine_facts(settings.machine)
     options = decode_options(settings.eval, facts.device, facts.precision)
 
+    language = settings.model.language or _language_of(model) or (baseline and _language_of(baseline))
+
     def decoded(name: str) -> dict[str, Any]:
         loaded = load(resolve(name))
         loaded.model.to(facts.device)
-        layouts = Layouts(name, settings.model.language or _language_of(name), settings.model.task)
+        layouts = Layouts(name, language, settings.model.task)
         rows = transcripts(
             loaded, opened, clips, layouts, options, _progress("eval", name, emit, should_stop)
         )
@@ -81,7 +83,7 @@ def evaluate(
 
     after = decoded(model)
     if baseline is None:
-        return score_sets([("test", clips)], after, settings.model.language)
+        return score_sets(after)
     return compare_sets([("test", clips)], decoded(baseline), after, settings)
 
 

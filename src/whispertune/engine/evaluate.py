@@ -71,7 +71,7 @@ def transcripts(
     options: DecodeOptions,
     progress: Progress,
 ) -> list[dict[str, str]]:
-    """`[{"id", "reference", "hypothesis"}]` in the order of the clips."""
+    """`[{"id", "language", "reference", "hypothesis"}]` in the order of the clips."""
     texts = transcribe(
         loaded.model,
         [corpus.audio(clip) for clip in clips],
@@ -80,7 +80,12 @@ def transcripts(
         progress,
     )
     return [
-        {"id": clip.id, "reference": clip.text, "hypothesis": text}
+        {
+            "id": clip.id,
+            "language": layouts.of(clip).language or "en",  # only .en models have none
+            "reference": clip.text,
+            "hypothesis": text,
+        }
         for clip, text in zip(clips, texts, strict=True)
     ]
 
