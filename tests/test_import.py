@@ -17,7 +17,7 @@ import pytest
 
 from whispertune.corpus import Corpus
 from whispertune.data.importers import ImportSummary, import_source, read_source
-from whispertune.errors import DataError, MachineError
+from whispertune.errors import DataError, MachineError, UsageError
 
 
 def sound(i: int, seconds: float = 1.0) -> np.ndarray:
@@ -604,3 +604,27 @@ def test_no_hub_at_all_is_one_plain_line(monkeypatch: pytest.MonkeyPatch) -> Non
     with pytest.raises(DataError, match="the Hub cannot be reached for me/voice") as caught:
         read_source("me/voice", streaming=True)
     assert "\n" not in caught.value.what
+
+
+def test_files_of_one_name_below_two_tables_are_two_clips(tmp_path: Path) -> None:
+    """Parquet with paths, a folder a split: `a.wav` in each is another recording."""
+    for i, split in enumerate(("train", "test")):
+        place = tmp_path / "d" / split
+        place.mkdir(parents=True)
+        (place / "a.wav").write_bytes(wav_bytes(sound(i)))
+        rows = pa.table({"audio": ["a.wav"], "text": [f"A tone of {split}."]})
+        pq.write_table(rows, place / f"{split}-00000.parquet")
+    import_source(tmp_path / "d", tmp_path / "c")
+    clips = Corpus.open(tmp_path / "c").clips
+    assert sorted((c.split, c.text) for c in clips) == [
+        ("test", "A tone of test."),
+        ("train", "A tone of train."),
+    ]
+    assert len({c.id for c in clips}) == 2 and len({c.file_name for c in clips}) == 2
+
+
+def test_a_split_that_is_not_known_is_refused_before_anything_is_decoded(tmp_path: Path) -> None:
+    with pytest.raises(UsageError) as error:
+        import_source(tmp_path / "nothing here", tmp_path / "c", ratios="70/30")
+    assert error.value.what == "ratios '70/30' are not known"
+    assert error.value.hint == "use 90/10 or 80/10/10"

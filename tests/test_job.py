@@ -35,7 +35,7 @@ QUICK = {
     "machine.threads": 1,
     "train.steps": 2,
     "train.eval_every": 1,
-    "eval.resamples": 200,
+    "eval.resamples": 1000,
     "eval.max_new_tokens": 4,
 }
 

@@ -159,3 +159,16 @@ def test_the_pages_are_those_that_the_code_gives():
     script = runpy.run_path(str(ROOT / "scripts" / "reference.py"))
     for name, page in (("recipe.md", recipe_page()), ("cli.md", script["cli_page"]())):
         assert (ROOT / "docs" / name).read_text("utf-8") == page, f"docs/{name} is out of date: make docs"
+
+
+def test_a_recipe_that_is_not_utf_8_is_refused_in_a_line(tmp_path: Path):
+    (tmp_path / "r.toml").write_bytes(b'[model]\nname = "caf\xe9"\n')
+    with pytest.raises(UsageError) as error:
+        recipes.load(tmp_path / "r.toml")
+    assert error.value.what == f"the recipe {tmp_path / 'r.toml'} is not a text in UTF-8: invalid continuation byte"
+
+
+@pytest.mark.parametrize("minutes", [0, -5])
+def test_minutes_of_test_audio_are_some_or_all(minutes: float):
+    with pytest.raises(UsageError, match="expected number or all"):
+        Recipe().with_changes({"eval.test_minutes": minutes})

@@ -14,7 +14,7 @@ from whispertune.report import build_report, compare_sets, dev_wer, score_sets
 from whispertune.report_page import render_page
 from whispertune.run import Event, Run
 
-RECIPE = Recipe().with_changes({"model.name": "tiny.en", "data.corpus": "my clips", "eval.resamples": 200})
+RECIPE = Recipe().with_changes({"model.name": "tiny.en", "data.corpus": "my clips", "eval.resamples": 1000})
 PLAN = Plan(
     device="cpu",
     precision="fp32",
@@ -125,7 +125,7 @@ def test_it_begins_as_others_rely_on(tmp_path: Path):
 def test_the_verdict_and_what_to_do(tmp_path: Path, before, after, verdict: str, says: str):
     found = report(tmp_path, before, after)
     assert found["verdict"] == verdict and says in found["sentence"]
-    train = "whispertune train 'my clips' --model tiny.en"
+    train = f"whispertune train --recipe {tmp_path / 'r' / 'recipe.toml'}"
     assert (
         found["next"]
         == {
@@ -138,12 +138,10 @@ def test_the_verdict_and_what_to_do(tmp_path: Path, before, after, verdict: str,
         assert "better" not in found["next"] and found["recommended"] == "base"
 
 
-def test_the_next_command_repeats_what_was_asked(tmp_path: Path):
-    recipe = RECIPE.with_changes({"data.guards": ("a", "b"), "model.language": "cs", "train.method": "lora"})
+def test_the_next_command_keeps_the_recipe_and_steps_where_steps_were_asked(tmp_path: Path):
+    recipe = RECIPE.with_changes({"train.steps": 40})
     found = report(tmp_path, (WRONG, RIGHT), (WRONG, RIGHT), recipe=recipe)
-    assert found["next"] == (
-        "whispertune train 'my clips' --model tiny.en --guard a --guard b --language cs --method lora --passes 6"
-    )
+    assert found["next"] == f"whispertune train --recipe {tmp_path / 'r' / 'recipe.toml'} --steps 80"
 
 
 def test_a_goal_of_characters(tmp_path: Path):

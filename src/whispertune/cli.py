@@ -35,7 +35,8 @@ HURTS = 3
 STOPPED = 130
 PROJECT_FILE = "whispertune.toml"
 PROJECT_KEYS = ("model", "language")
-_OF_THE_MACHINE = (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS, errno.EIO)
+_OF_THE_MACHINE = (errno.ENOSPC, errno.EDQUOT, errno.EIO)
+"""A full or failing disk; other errors of the system name the file that they are about."""
 
 
 def _knob(key: str, *words: str, **more: Any) -> Any:
@@ -67,7 +68,7 @@ def main() -> None:
     except (KeyboardInterrupt, typer.Abort):
         code = STOPPED
     except OSError as error:
-        if error.errno not in _OF_THE_MACHINE:
+        if not error.filename and error.errno not in _OF_THE_MACHINE:
             raise
         where = f": {error.filename}" if error.filename else ""
         terminal.error(
@@ -452,7 +453,7 @@ def _corpus(terminal: Terminal, source: str, language: str | None) -> Path:
     terminal.end()
     if summary is not None:
         show_import(terminal, summary)
-    return folder
+    return folder.absolute()  # a run is asked again from other folders
 
 
 def _with_corpora(terminal: Terminal, chosen: Recipe) -> Recipe:

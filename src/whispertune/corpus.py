@@ -151,11 +151,12 @@ class CorpusWriter:
         `about` is said of the corpus as a whole (how it was split, where it came from) and read back as
         `Corpus.about`.
         """
-        findings = list(findings)
+        findings, clips = list(findings), list(clips)
+        assert len({clip.id for clip in clips}) == len(clips), "an id names one clip"
         try:
             self._close_shard()
-            table = _table(list(clips))
-            mark = json.dumps({**(about or {}), "version": "1"})
+            table = _table(clips)
+            mark = json.dumps(dict(about or {}))
             table = table.replace_schema_metadata({ABOUT_KEY: mark.encode()})
             pq.write_table(table, self._partial / CLIPS)
             _write_lines(self._partial / REJECTED, [f for f in findings if f.severity == "reject"])

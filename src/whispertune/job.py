@@ -23,7 +23,7 @@ from whispertune.data.style import base_style, sentence_style
 from whispertune.data.text import label_style
 from whispertune.data.validate import check_tokens
 from whispertune.engine import checkpoint as checkpoints
-from whispertune.engine.device import machine_facts, versions
+from whispertune.engine.device import machine_facts, pick_device, versions
 from whispertune.engine.evaluate import Layouts, ShouldStop, capped, transcripts
 from whispertune.engine.method import Tuned, prepare
 from whispertune.engine.model import LoadedModel, load
@@ -32,9 +32,10 @@ from whispertune.engine.train import Progress, Training
 from whispertune.engine.train import train as run_training
 from whispertune.engine.transcribe import DecodeOptions, decode_options, transcribe
 from whispertune.engine.windows import Renderer, WindowPlanner
-from whispertune.errors import DataError, Stopped
+from whispertune.errors import DataError, MachineError, Stopped
+from whispertune.hardware.detect import detect
 from whispertune.plan import CorpusFacts, Plan, make_plan
-from whispertune.report import build_report, dev_wer, score_sets
+from whispertune.report import build_report, dev_wer, has_words, score_sets
 from whispertune.report_page import render_page
 from whispertune.run import Emit, Event, Run, line, read_json, warning, write_atomically, write_json
 from whispertune.ship.hf import export_hf
@@ -74,9 +75,12 @@ class Job:
 
     def check(self) -> None:
         """Leave out what the model cannot learn from, by name, before any weight is loaded."""
-        for _, _, judged in self.sets:
+        for name, _, judged in self.sets:
             for clip in judged:
                 self.layouts.of(clip)  # a language that the model lacks is refused here
+            languages = [self.layouts.of(clip).language for clip in judged]
+            if judged and not has_words([clip.text for clip in judged], languages):
+                raise DataError(f"no text of {name} has a word in it: nothing could be judged on it")
         findings = []
         for clip in self.corpus.clips:
             layout = self.layouts.of(clip)
@@ -120,6 +124,7 @@ class Job:
         saved = self.run.plan
         if saved is not None:
             self.plan = Plan.from_dict(saved)
+            pick_device(self.plan.device, detect())  # refuses where the planned one is gone
             self._warn_of_drift()
         else:
             self.plan = make_plan(
@@ -155,6 +160,12 @@ class Job:
             tuned = prepare(self.loaded.model, self.recipe.train)
             try:
                 progress = run_training(self._training(tuned, texts))
+            except torch.OutOfMemoryError as error:
+                raise MachineError(
+                    f"{self.plan.device} ran out of memory with {self.plan.micro_batch} windows at once: "
+                    f"{str(error).partition('. If reserved')[0]}",
+                    "a smaller --set train.micro_batch=N in another --run; the loss stays the same",
+                ) from None
             finally:
                 self._board.close()
         if not (self.run.model_folder / "config.json").is_file():

@@ -11,7 +11,7 @@ import tomllib
 import types
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic.fields import FieldInfo
@@ -138,7 +138,7 @@ class EvalSection(_Section):
     """How before and after are judged."""
 
     goal: Goal = Field("wer", description="The score that decides; fixed before training.")
-    test_minutes: float | Literal["all"] = Field(
+    test_minutes: Annotated[float, Field(gt=0)] | Literal["all"] = Field(
         60.0, description="Minutes of test audio used, the same clips before and after; or all."
     )
     max_new_tokens: int = Field(
@@ -150,7 +150,7 @@ class EvalSection(_Section):
     batch: int = Field(16, ge=1, description="Clips decoded at once; the text does not depend on it.")
     resamples: int = Field(
         10_000,
-        ge=100,
+        ge=1_000,
         description="Bootstrap resamples for the intervals; 10,000 hold their ends to about 0.1 point.",
     )
     tolerance: float = Field(
@@ -281,6 +281,8 @@ def load(path: Path) -> Recipe:
     """
     try:
         return Recipe.from_toml(path.read_text("utf-8"), str(path))
+    except UnicodeDecodeError as error:
+        raise UsageError(f"the recipe {path} is not a text in UTF-8: {error.reason}") from None
     except OSError as error:
         raise UsageError(f"cannot read the recipe {path}: {error.strerror}") from None
 
@@ -353,6 +355,8 @@ def _choices(annotation: Any) -> list[str]:
     """What a value of a type can be, each in a word; `None` is `unset`."""
     if annotation is type(None):
         return ["unset"]
+    if get_origin(annotation) is Annotated:
+        return _choices(get_args(annotation)[0])
     if get_origin(annotation) is Literal:
         return [str(value) for value in get_args(annotation)]
     if get_origin(annotation) in (Union, types.UnionType):

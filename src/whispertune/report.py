@@ -145,6 +145,13 @@ def dev_wer(references: Sequence[str], hypotheses: Sequence[str], languages: Seq
     return 100.0 if total.percent is None else total.percent
 
 
+def has_words(texts: Sequence[str], languages: Sequence[str | None]) -> bool:
+    """Whether anything is left of some texts to judge by, once they are normalised."""
+    return any(
+        normalizer_for(language or "en")(text) for text, language in zip(texts, languages, strict=True)
+    )
+
+
 def _scored(rows: Rows) -> list[ClipScore]:
     return [
         score_clip(row["id"], row["reference"], row["hypothesis"], _of_row(row))
@@ -285,15 +292,12 @@ def _next(folder: Path, verdict: str, plan: Plan, recipe: Recipe) -> str:
     """The command to try now."""
     if verdict == "better":
         return shlex.join(["whispertune", "export", str(folder), "--format", "hf"])
-    words = ["whispertune", "train", recipe.data.corpus, "--model", recipe.model.name]
-    words += [word for guard in recipe.data.guards for word in ("--guard", guard)]
-    if recipe.model.language is not None:
-        words += ["--language", recipe.model.language]
-    if recipe.train.method != "full":
-        words += ["--method", recipe.train.method]
+    words = ["whispertune", "train", "--recipe", str(folder / "recipe.toml")]
     if verdict == "worse":
         gentler = min(plan.learning_rate / 4, plan.usual_learning_rate)
         words += ["--set", f"train.learning_rate={gentler:.2g}"]
+    elif recipe.train.steps is not None:
+        words += ["--steps", f"{2 * recipe.train.steps}"]
     else:
-        words += ["--passes", f"{2 * plan.steps / plan.steps_per_pass:.3g}"]
+        words += ["--passes", f"{2 * recipe.train.passes:g}"]
     return shlex.join(words)

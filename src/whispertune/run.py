@@ -120,8 +120,12 @@ class Run:
             DataError: the folder cannot be made.
         """
         for number in itertools.count(1):
+            numbered = cls(folder.with_name(f"{folder.name}-{number}"))
+            # A run that another command has just made is that command's, plan or no plan.
+            if numbered.recipe_file.is_file() and numbered._differences(recipe):
+                continue
             try:
-                return cls.create(folder.with_name(f"{folder.name}-{number}"), recipe)
+                return cls.create(numbered.folder, recipe)
             except UsageError:
                 continue  # taken
         raise AssertionError("counting ends")

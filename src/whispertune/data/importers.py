@@ -23,10 +23,10 @@ from whispertune.data.sources import (
     read_parquet,
     read_saved,
 )
-from whispertune.data.split import split_clips
+from whispertune.data.split import RATIOS, split_clips
 from whispertune.data.text import clean_text
 from whispertune.data.validate import check_audio, check_clips, check_fit
-from whispertune.errors import DataError
+from whispertune.errors import DataError, UsageError
 
 END_TOLERANCE_S = 0.1
 """A segment's end may lie this far behind the recording's: times are rounded, and encoders cut the last
@@ -141,6 +141,8 @@ def import_source(
     `to` gives way, and clips that it held keep their side of the split. Raises DataError for a source that
     cannot be read or none of whose rows can be used, and what `CorpusWriter` raises.
     """
+    if ratios not in RATIOS:
+        raise UsageError(f"ratios '{ratios}' are not known", f"use {' or '.join(RATIOS)}")
     to = Path(to)
     opened = read_source(source, streaming=streaming, limit=limit, speaker_column=speaker_column)
     existing: dict[str, Split] = {}

@@ -289,16 +289,22 @@ def split_in(path: Path | PurePosixPath) -> str | None:
 
 def batches(path: Any) -> Iterator[pa.RecordBatch]:
     """Of a Parquet file: a path, or a file open on the Hub."""
-    # Threads would read whole columns ahead.
-    yield from pq.ParquetFile(path).iter_batches(batch_size=_BATCH_ROWS, use_threads=False)
+    try:
+        # Threads would read whole columns ahead.
+        yield from pq.ParquetFile(path).iter_batches(batch_size=_BATCH_ROWS, use_threads=False)
+    except pa.ArrowException as error:
+        raise DataError(f"{path} is damaged: {error}", "get the file again") from error
 
 
 def read_saved(folder: Path, speaker_column: str | None = None) -> Source:
     """A folder that `datasets` wrote with `save_to_disk`: Arrow files beside `state.json`, one folder a
     split."""
-    parts = [(folder, None)]
+    parts: list[tuple[Path, str | None]] = [(folder, None)]
     if (listing := folder / "dataset_dict.json").is_file():
-        parts = [(folder / name, name) for name in json.loads(listing.read_text("utf-8"))["splits"]]
+        try:
+            parts = [(folder / name, name) for name in json.loads(listing.read_text("utf-8"))["splits"]]
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise DataError(f"{listing} cannot be read: {error}", "save the data set again") from error
     tables = []
     size = total = 0
     for place, split in parts:
@@ -313,7 +319,7 @@ def read_saved(folder: Path, speaker_column: str | None = None) -> Source:
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise DataError(f"{place} is no whole data set saved by `datasets`: {error}") from error
         total += sum(batch.num_rows for path in files for batch in _arrow_batches(path))
-        tables += [(_arrow_batches(path), path.name, split, place) for path in files]
+        tables += [(_arrow_batches(path), str(path.relative_to(folder)), split, place) for path in files]
     return Source(table_rows(tables, speaker_column), total, size)
 
 
@@ -333,7 +339,7 @@ Table = tuple[Iterable[pa.RecordBatch], str, str | None, Path | None]
 def table_rows(tables: Iterable[Table], speaker_column: str | None = None) -> Iterator[Row]:
     """Rows of tables as `datasets` and the Hub write them: `audio` is a struct of bytes and path, or a
     path."""
-    seen: set[str] = set()
+    seen: dict[str, Path | None] = {}
     for batches, name, split, folder in tables:
         columns, number = None, 0
         for batch in batches:
@@ -351,7 +357,7 @@ def _table_row(
     where: str,
     split: str | None,
     folder: Path | None,
-    seen: set[str],
+    seen: dict[str, Path | None],
 ) -> Row:
     audio = record[columns.audio]
     audio = audio if isinstance(audio, dict) else {"path": audio, "bytes": None}
@@ -363,7 +369,9 @@ def _table_row(
     name = record.get("file_name") or path or where
     if content is not None and (name in seen or not path):
         name = where
-    seen.add(name)
+    # Files of the same name in two tables' folders are two files.
+    twin = content is None and folder is not None and seen.get(name, folder) != folder
+    seen.setdefault(name, folder)
     row = columns.row({k: v for k, v in record.items() if k != "file_name"}, where, name)
     row = replace(row, split=row.split or split)
     if row.problem:
@@ -375,7 +383,8 @@ def _table_row(
             "reject", name, "missing", "the table holds a path, not the audio, and is read over the network"
         )
         return replace(row, problem=finding)
-    return place_audio(row, folder)
+    placed = place_audio(row, folder)
+    return replace(placed, file_name=f"{folder.name}/{name}") if twin else placed
 
 
 def _audio_column(schema: pa.Schema, name: str) -> str:

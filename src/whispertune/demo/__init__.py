@@ -33,8 +33,6 @@ def prepare_demo(folder: Path, emit: Emit) -> Run:
     def spoken(done: int, total: int) -> None:
         emit(Event("progress", {"label": "speaking", "done": done, "total": total, "text": "offline voices"}))
 
-    if Run(folder).is_finished:
-        Run(folder).remove()
     sources = folder.parent / f"{folder.name}-speech"
     spoken_folders = make_demo_folder(sources, spoken)
     emit(Event("stage", {"name": "speaking", "state": "end", "seconds": 0.0}))
@@ -59,4 +57,8 @@ def prepare_demo(folder: Path, emit: Emit) -> Run:
             "machine.device": "cpu" if trouble is not None else "auto",
         }
     )
+    earlier = Run(folder)
+    if earlier.is_finished and earlier.recipe == recipe:  # only the demo's own run gives way
+        with earlier.locked():
+            earlier.remove()
     return Run.create(folder, recipe)

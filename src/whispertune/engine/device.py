@@ -170,7 +170,7 @@ def machine_facts(section: MachineSection) -> MachineFacts:
     precision = probe_precision(device, section.precision)
     memory = machine.memory_bytes
     if device.type == "cuda":
-        memory = torch.cuda.get_device_properties(device).total_memory
+        memory = torch.cuda.mem_get_info(device)[0]
     return MachineFacts(
         device=device.type,
         device_reason=why,
