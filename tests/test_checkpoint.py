@@ -12,10 +12,10 @@ from whispertune.engine import checkpoint as checkpoints
 from whispertune.errors import MachineError, ModelError
 
 
-def save(folder: Path, step: int) -> checkpoints.Checkpoint:
+def save(folder: Path, step: int, best: int | None = None) -> checkpoints.Checkpoint:
     weights = {"a.weight": torch.full((100, 100), float(step)), "b": torch.arange(3.0)}
     optimizer = {"a.weight/step": torch.tensor(float(step)), "a.weight/exp_avg": torch.ones(100, 100)}
-    return checkpoints.save(folder, step, weights, optimizer, {"progress": {"step": step}})
+    return checkpoints.save(folder, step, weights, optimizer, {"progress": {"step": step, "best_step": best}})
 
 
 def names(folder: Path) -> list[str]:
@@ -117,7 +117,8 @@ def test_a_checkpoint_comes_back_as_it_was(tmp_path):
         "weights.safetensors",
     ]
     found, wrong = checkpoints.newest(tmp_path)
-    assert found is not None and not wrong and found.step == 7 and found.state == {"progress": {"step": 7}}
+    assert found is not None and not wrong and found.step == 7
+    assert found.state == {"progress": {"step": 7, "best_step": None}}
     assert torch.equal(found.weights()["a.weight"], torch.full((100, 100), 7.0))
     assert found.optimizer()["a.weight/step"].shape == ()
     manifest = json.loads((tmp_path / "000007" / "manifest.json").read_text())
@@ -136,22 +137,37 @@ def test_a_half_written_one_is_no_checkpoint(tmp_path):
     (tmp_path / ".000002.partial").mkdir()
     (tmp_path / ".000002.partial" / "weights.safetensors").write_bytes(b"half")
     assert checkpoints.newest(tmp_path)[0].step == 1
-    checkpoints.prune(tmp_path, 1, None)
+    checkpoints.prune(tmp_path, 1)
     assert names(tmp_path) == ["000001"]
 
 
 def test_the_newest_two_stay_whole_and_the_best_gives_up_its_optimizer(tmp_path):
     for step in (5, 10, 15, 20):
-        save(tmp_path, step)
-    checkpoints.prune(tmp_path, 20, 5)
+        save(tmp_path, step, best=5)
+    checkpoints.prune(tmp_path, 20)
     assert names(tmp_path) == ["000005", "000015", "000020"]
     best = checkpoints.at_step(tmp_path, 5)
     assert best is not None and not best.can_resume and checkpoints.damage(best) == ""
     assert checkpoints.newest(tmp_path)[0].step == 20
-    save(tmp_path, 25)
-    checkpoints.prune(tmp_path, 25, 20)
-    assert names(tmp_path) == ["000020", "000025"]
-    assert checkpoints.at_step(tmp_path, 20).can_resume
+    save(tmp_path, 25, best=25)
+    save(tmp_path, 30, best=25)
+    checkpoints.prune(tmp_path, 30)
+    assert names(tmp_path) == ["000025", "000030"]
+    assert checkpoints.at_step(tmp_path, 25).can_resume
+
+
+def test_the_best_that_the_checkpoint_before_knew_is_kept_too(tmp_path):
+    for step, best in ((5, 5), (10, 5), (15, 15)):
+        save(tmp_path, step, best)
+    checkpoints.prune(tmp_path, 15)
+    assert names(tmp_path) == ["000005", "000010", "000015"]
+    flip(tmp_path / "000015" / "weights.safetensors")
+    found, _ = checkpoints.newest(tmp_path)
+    assert checkpoints.at_step(tmp_path, found.state["progress"]["best_step"]).step == 5
+    # One that cannot be read names none, and stops nothing.
+    (tmp_path / "000010" / "state.json").write_text("{")
+    checkpoints.prune(tmp_path, 15)
+    assert names(tmp_path) == ["000010", "000015"]
 
 
 def test_steps_sort_as_numbers_past_a_million(tmp_path):
@@ -165,5 +181,5 @@ def test_one_that_did_not_verify_does_not_count_as_one_of_the_two(tmp_path):
         save(tmp_path, step)
     cut(tmp_path / "000006" / "weights.safetensors")
     save(tmp_path, 5)  # resumed from 4
-    checkpoints.prune(tmp_path, 5, None)
+    checkpoints.prune(tmp_path, 5)
     assert names(tmp_path) == ["000004", "000005"]

@@ -246,6 +246,26 @@ def test_a_loss_that_is_not_finite_names_step_and_rate(tmp_path, corpus, layout,
     assert not kept(job)
 
 
+def test_overflow_that_is_not_the_scales_fault_ends_fp16(tmp_path, corpus, layout, monkeypatch):
+    """Else each update would be skipped, to the end of the run."""
+    real = train_module.loss_sum
+
+    def broken(model, *rest):
+        loss = real(model, *rest)
+        return loss + (0 * next(model.parameters()).sum()).sqrt()  # adds 0; its gradient is not finite
+
+    monkeypatch.setattr(train_module, "loss_sum", broken)
+    job = make_job(tmp_path, corpus, layout, precision="fp16")
+    batches = [job.renderer.batch(job.planner.epoch(0)[:1], layout)]
+    optimizer, scaler = torch.optim.AdamW(job.tuned.parameters.values()), torch.amp.GradScaler("cpu", 1.0)
+    before = job.tuned.snapshot()
+    train_module._update(job, optimizer, scaler, batches, 1, 1e-3)
+    assert_identical(job.tuned, before)
+    assert scaler.get_scale() == 0.5
+    with pytest.raises(TrainingError, match=r"the gradient's norm is nan at step 2 of"):
+        train_module._update(job, optimizer, scaler, batches, 2, 1e-3)
+
+
 def test_an_error_while_a_batch_is_prepared_reaches_the_caller(tmp_path, corpus, layout):
     """Case 35: an error and not a hang. The step before it is done first."""
     told = Told()
@@ -473,6 +493,13 @@ def test_max_minutes_counts_earlier_attempts(tmp_path, corpus, layout):
     assert progress.ended == "time" and progress.step < 10 and progress.seconds >= 0.06
     again = train(make_job(tmp_path, corpus, layout, recipe=recipe, steps=50))
     assert (again.ended, again.step) == ("time", progress.step)
+
+    scores = iter([50.0])  # whatever ended it, the last weights are judged
+    judged = make_job(
+        tmp_path / "judged", corpus, layout, recipe=recipe, steps=50, dev_wer=lambda: next(scores, 60.0)
+    )
+    progress = train(judged)
+    assert progress.dev_wer == [(progress.step, 50.0)] and progress.best_step == progress.step
 
     long = make_job(tmp_path / "long", corpus, layout, steps=3, should_stop=lambda: True)
     with pytest.raises(Stopped):

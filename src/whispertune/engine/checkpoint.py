@@ -133,8 +133,11 @@ def at_step(folder: Path, step: int) -> Checkpoint | None:
     return found
 
 
-def prune(folder: Path, saved: int, best: int | None) -> None:
+def prune(folder: Path, saved: int) -> None:
     """Keep the newest two whole and the best without its optimizer; remove the rest and half-written ones.
+
+    Each of the two may name another best: should the newest not verify, the run goes on from the one before,
+    and may end with that one's best.
 
     Args:
         saved: the step just saved. What lies beyond it did not verify when the run was resumed.
@@ -144,13 +147,20 @@ def prune(folder: Path, saved: int, best: int | None) -> None:
     for checkpoint in _all(folder):
         if checkpoint.step > saved:
             shutil.rmtree(checkpoint.folder, ignore_errors=True)
-    for rank, checkpoint in enumerate(_all(folder)):
-        if rank < KEPT:
-            continue
-        if checkpoint.step == best:
+    found = list(_all(folder))
+    best = {_best_of(checkpoint) for checkpoint in found[:KEPT]}
+    for checkpoint in found[KEPT:]:
+        if checkpoint.step in best:
             (checkpoint.folder / "optimizer.safetensors").unlink(missing_ok=True)
         else:
             shutil.rmtree(checkpoint.folder, ignore_errors=True)
+
+
+def _best_of(checkpoint: Checkpoint) -> int | None:
+    try:
+        return checkpoint.state["progress"]["best_step"]
+    except (OSError, ValueError):  # damaged since it was saved: `newest` passes it over
+        return None
 
 
 def _all(folder: Path) -> Iterator[Checkpoint]:

@@ -115,11 +115,12 @@ def train(job: Training) -> Progress:
                 },
             )
         )
-        last = step == job.plan.steps
-        if job.dev_wer is not None and (step % job.plan.eval_every == 0 or last):
+        progress.ended = _ended(job, progress)
+        # Judged whenever it ends: what was learned since the last evaluation shall count as well.
+        if job.dev_wer is not None and (step % job.plan.eval_every == 0 or progress.ended):
             _evaluate(job, progress)
             progress.seconds = time.monotonic() - started
-        progress.ended = _ended(job, progress)
+            progress.ended = _ended(job, progress)
         stop = job.should_stop()
         overdue = time.monotonic() - saved_at >= job.recipe.train.save_minutes * 60
         # A new best is saved at once: it is what the run delivers.
@@ -192,7 +193,8 @@ def _update(
     scaler.unscale_(optimizer)
     norm = float(torch.nn.utils.clip_grad_norm_(job.tuned.parameters.values(), job.recipe.train.clip_norm))
     _must_be_finite(job, "the loss", total, step, rate)
-    if not scaler.is_enabled():  # it skips an update that overflows
+    # What overflows by its scale is skipped and the scale halved; below 1 it is not the scale's fault.
+    if not scaler.is_enabled() or scaler.get_scale() < 1:
         _must_be_finite(job, "the gradient's norm", norm, step, rate)
     for group in optimizer.param_groups:
         group["lr"] = rate
@@ -283,7 +285,7 @@ def _save(
         "versions": job.plan.versions,
     }
     checkpoints.save(job.folder, progress.step, job.tuned.snapshot(), held, state)
-    checkpoints.prune(job.folder, progress.step, progress.best_step)
+    checkpoints.prune(job.folder, progress.step)
     job.emit(Event("checkpoint", {"step": progress.step, "best": progress.best_step == progress.step}))
 
 
