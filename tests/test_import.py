@@ -346,19 +346,17 @@ def test_importing_more_keeps_the_sides(tmp_path: Path) -> None:
     assert summary.kept == 30
 
 
-def test_the_summary_tells_it_in_lines(tmp_path: Path) -> None:
+def test_the_summary_and_the_progress(tmp_path: Path) -> None:
     source = ten(tmp_path / "s", "file_name,text,speaker", "a{i}.wav,Sentence {i}.,me")
     with (source / "metadata.csv").open("a") as file:
         file.write("\ngone.wav,Words.,me")
     seen: list[tuple[int, int | None]] = []
     summary = import_source(source, tmp_path / "c", progress=lambda done, total: seen.append((done, total)))
-    lines = summary.lines()
-    assert lines[0].startswith("10 of 11 rows kept, 0.2 min, 1 speaker (train ")
-    assert lines[1].startswith("Split by clip")
-    assert lines[2] == f"1 left out (1 missing): see {tmp_path / 'c' / 'rejected.jsonl'}"
+    assert (summary.rows, summary.kept, summary.rejected, summary.speakers) == (11, 10, {"missing": 1}, 1)
+    assert summary.split.startswith("Split by clip")
     assert seen[-1] == (11, 11)
     assert json.loads(json.dumps(summary.as_dict()))["rejected"] == {"missing": 1}
-    assert Corpus.open(tmp_path / "c").about["split"] == lines[1]
+    assert Corpus.open(tmp_path / "c").about["split"] == summary.split
 
 
 # Parquet, `datasets` folders, the Hub

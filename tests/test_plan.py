@@ -17,8 +17,8 @@ CPU = MachineFacts(
     "cpu", "there is no GPU", "fp32", "fp32 100 GFLOP/s", 16 * GB, 2, {"torch": "2.13.0"}, "2 cores"
 )
 GPU = replace(CPU, device="cuda", device_reason="a card", precision="bf16", memory_bytes=24 * GB)
-HOUR = CorpusFacts(3600.0, 900, 140, 20, unstyled_labels=False)
-QUARTER = CorpusFacts(900.0, 225, 36, 6, unstyled_labels=False)
+HOUR = CorpusFacts(3600.0, 140, 20, unstyled_labels=False)
+QUARTER = CorpusFacts(900.0, 36, 6, unstyled_labels=False)
 
 
 def plan(
@@ -101,7 +101,7 @@ def test_learning_rates_by_size_and_method(width, full):
     ],
 )
 def test_steps_are_counted_in_speech(speech_s, windows, changes, per_step, per_pass, steps):
-    made = plan(CorpusFacts(speech_s, 10, windows, 4, False), **changes)
+    made = plan(CorpusFacts(speech_s, windows, 4, False), **changes)
     assert (made.speech_per_step_s, made.steps_per_pass, made.steps) == (per_step, per_pass, steps)
     asked = "train__steps" in changes
     passes = changes.get("train__passes", 3.0)
@@ -184,7 +184,7 @@ def test_what_the_machine_decided_is_taken_over():
         ),
         (QUARTER, {}, 15, 6, "1 a pass, on 6 packed dev windows of 6: about 10 % of the time"),
         (
-            CorpusFacts(36_000.0, 9000, 1400, 200, False),
+            CorpusFacts(36_000.0, 1400, 200, False),
             {},
             38,
             58,
@@ -200,7 +200,7 @@ def test_what_the_machine_decided_is_taken_over():
         # Four windows are heard even where a tenth of the time does not pay for them: then no share is said.
         (QUARTER, {"train__eval_every": 1}, 1, 4, "as asked, on 4 packed dev windows of 6"),
         (QUARTER, {"train__steps": 1}, 15, 4, "1 a pass, on 4 packed dev windows of 6"),
-        (CorpusFacts(40.0, 9, 1, 1, False), {}, 1, 1, "1 a pass, on 1 packed dev windows of 1"),
+        (CorpusFacts(40.0, 1, 1, False), {}, 1, 1, "1 a pass, on 1 packed dev windows of 1"),
         (replace(HOUR, dev_windows=0), {}, 99, 0, "there are no dev clips: the last checkpoint is delivered"),
     ],
 )
@@ -214,7 +214,7 @@ def test_dev_evaluations_cost_a_tenth_at_most(corpus, changes, every, windows, r
 @pytest.mark.parametrize("every", [None, 3, 7, 50])
 def test_what_is_said_to_be_a_tenth_is_one(method, steps, every):
     """The evaluation after the last update is counted too."""
-    corpus = CorpusFacts(7200.0, 1800, 280, 100, False)
+    corpus = CorpusFacts(7200.0, 280, 100, False)
     made = plan(corpus, train__method=method, train__steps=steps, train__eval_every=every)
     trained = corpus.train_windows * steps / made.steps_per_pass
     evaluations = len({*range(made.eval_every, steps + 1, made.eval_every), steps})

@@ -19,12 +19,12 @@ import torch
 
 from whispertune.clip import SAMPLE_RATE, Clip
 from whispertune.corpus import Corpus
-from whispertune.data.style import base_style, sentence_style
 from whispertune.data.text import label_style
 from whispertune.data.validate import check_tokens
 from whispertune.engine import checkpoint as checkpoints
 from whispertune.engine.device import machine_facts, pick_device, versions
 from whispertune.engine.evaluate import Layouts, ShouldStop, capped, transcripts
+from whispertune.engine.labels import styled_labels
 from whispertune.engine.method import Tuned, prepare
 from whispertune.engine.model import LoadedModel, load
 from whispertune.engine.source import resolve
@@ -69,7 +69,6 @@ class Job:
         self.source = resolve(self.recipe.model.name)
         self.layouts = Layouts(self.recipe.model.name, self.recipe.model.language, self.recipe.model.task)
         self.left_out: set[str] = set()
-        self.seconds: dict[str, float] = {}
 
     # -- stages ---------------------------------------------------------------------------------------------
 
@@ -89,7 +88,7 @@ class Job:
                 findings += found
                 self.left_out |= {clip.id for _ in found}
         lines = [f"{f.file_name}: {f.message}" for f in findings]
-        write_atomically(self.run.folder / "left_out.txt", "".join(f"{named}\n" for named in lines))
+        write_atomically(self.run.left_out_file, "".join(f"{named}\n" for named in lines))
         train_clips = self.train_clips
         if not train_clips:
             others = len(self.corpus.clips) - len(self.corpus.split("train"))
@@ -115,7 +114,7 @@ class Job:
             self.emit(
                 Event(
                     "note",
-                    {"text": f"and {len(lines) - SHOWN_FINDINGS} more: {self.run.folder / 'left_out.txt'}"},
+                    {"text": f"and {len(lines) - SHOWN_FINDINGS} more: {self.run.left_out_file}"},
                 )
             )
 
@@ -191,21 +190,21 @@ class Job:
     def _merged(self, tuned: Tuned, step: int) -> LoadedModel:
         found = checkpoints.at_step(self.run.checkpoints, step)
         if found is None:
-            kept = ", ".join(sorted(p.name.lstrip("0") for p in self.run.checkpoints.glob("[0-9]*")))
+            steps = sorted(int(path.name) for path in self.run.checkpoints.glob("[0-9]*"))
+            kept = ", ".join(map(str, steps))
             raise DataError(f"{self.run.folder} has no checkpoint of step {step}; kept are {kept or 'none'}")
         tuned.load(found.weights())
         return replace(self.loaded, model=tuned.merged(), name=self.run.name)
 
     def evaluation(self) -> dict[str, Any]:
         """What the delivered model, read back from model/, makes of the same clips."""
-        file = self.run.folder / "evaluation.json"
-        saved = read_json(file)
+        saved = read_json(self.run.evaluation_file)
         if saved is None:
             with self._stage("evaluation"):
                 delivered = load(resolve(str(self.run.model_folder)))
                 delivered.model.to(self.device)
                 saved = self._evaluated(delivered, "evaluate")
-            write_json(file, saved)
+            write_json(self.run.evaluation_file, saved)
         return saved
 
     def report(self, before: dict[str, Any], after: dict[str, Any], progress: Progress) -> dict[str, Any]:
@@ -279,47 +278,27 @@ class Job:
         return sets
 
     def labels(self) -> Callable[[Clip], str]:
-        """The text of each training clip in the planned style; `base` asks the base model once."""
-        clips = self.train_clips + self.dev_clips
-        if self.plan.text_style == "keep":
-            return lambda clip: clip.text
-        file = self.run.folder / "labels.json"
-        styled = read_json(file)
+        """The text of each training clip in the planned style, decided once for the run."""
+        styled = read_json(self.run.labels_file)
         if styled is None:
-            if self.plan.text_style == "base":
-                with self._stage("labels"):
-                    styled = self._base_styled(clips)
-            else:
-                styled = {
-                    clip.id: sentence_style(clip.text, self.layouts.of(clip).language) for clip in clips
-                }
-            # A full stop more can be one token too many.
-            layouts = {clip.id: self.layouts.of(clip) for clip in clips}
-            styled = {
-                name: text
-                for name, text in styled.items()
-                if layouts[name].label_length(text) <= layouts[name].max_target_positions
-            }
-            write_json(file, styled)
+            clips = self.train_clips + self.dev_clips
+            styled = styled_labels(clips, self.plan.text_style, self.layouts, self._heard)
+            write_json(self.run.labels_file, styled)
         return lambda clip: styled.get(clip.id, clip.text)
 
-    def _base_styled(self, clips: Sequence[Clip]) -> dict[str, str]:
-        # Packed: the base model hears eight clips for the price of one.
+    def _heard(self, clips: Sequence[Clip]) -> list[tuple[list[Clip], str]]:
+        """What the base model makes of some clips; packed, it hears eight for the price of one."""
         windows = self._planner(clips, lambda clip: clip.text, packed_only=True).epoch(0)
         renderer = Renderer(self.corpus, self.layouts.of, lambda clip: clip.text)
-        heard = transcribe(
-            self.loaded.model,
-            [renderer.audio(window) for window in windows],
-            [self.layouts.of(window.clips[0]) for window in windows],
-            self._options(),
-            self._progress("labels", "case and punctuation from the base model"),
-        )
-        styled: dict[str, str] = {}
-        for window, text in zip(windows, heard, strict=True):
-            language = self.layouts.of(window.clips[0]).language
-            texts = base_style([clip.text for clip in window.clips], text, language)
-            styled.update(zip((clip.id for clip in window.clips), texts, strict=True))
-        return styled
+        with self._stage("labels"):
+            texts = transcribe(
+                self.loaded.model,
+                [renderer.audio(window) for window in windows],
+                [self.layouts.of(window.clips[0]) for window in windows],
+                self._options(),
+                self._progress("labels", "case and punctuation from the base model"),
+            )
+        return [(window.clips, text) for window, text in zip(windows, texts, strict=True)]
 
     def _planner(
         self, clips: Sequence[Clip], text_of: Callable[[Clip], str], packed_only: bool = False
@@ -373,7 +352,6 @@ class Job:
             "model": {"name": loaded.name, "fingerprint": loaded.fingerprint},
             "decode": options.as_dict(),
             "sets": sets,
-            "seconds": round(self.seconds.get(label, 0.0), 1),
         }
 
     def _say_scores(self, label: str, system: dict[str, Any]) -> None:
@@ -402,7 +380,6 @@ class Job:
         dev = self._planner(self.dev_clips, text_of, packed_only=True).epoch(0) if self.dev_clips else []
         return CorpusFacts(
             train_speech_s=sum(clip.duration_s for clip in clips),
-            train_clips=len(clips),
             train_windows=len(self._planner(clips, text_of).epoch(0)),
             dev_windows=len(dev),
             unstyled_labels=label_style([clip.text for clip in clips]).is_unstyled,
@@ -465,8 +442,8 @@ class Job:
         begin = time.monotonic()
         self.emit(Event("stage", {"name": name, "state": "begin"}))
         yield
-        self.seconds[name] = time.monotonic() - begin
-        self.emit(Event("stage", {"name": name, "state": "end", "seconds": round(self.seconds[name], 2)}))
+        seconds = round(time.monotonic() - begin, 2)
+        self.emit(Event("stage", {"name": name, "state": "end", "seconds": seconds}))
 
 
 _METHODS = {"full": "all weights", "decoder": "decoder only", "lora": "LoRA"}

@@ -33,7 +33,6 @@ _EVALUATION_COST = {"full": 0.6, "lora": 0.6, "decoder": 0.9}
 @dataclass(frozen=True, slots=True)
 class CorpusFacts:
     train_speech_s: float
-    train_clips: int
     train_windows: int
     """Windows of the first pass, the share without speech included."""
     dev_windows: int

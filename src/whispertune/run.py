@@ -27,8 +27,8 @@ from whispertune.recipe import Recipe
 class Event:
     """Something that happened in a run; the one stream that every face shows.
 
-    Kinds: `stage` (name, state: begin|end|skipped, seconds), `progress` (stage, done, total, unit),
-    `step` (step, steps, loss, learning_rate, grad_norm, seconds, waiting_s), `dev` (step, wer), `checkpoint`
+    Kinds: `stage` (name, state: begin|end, seconds), `progress` (label, done, total, text), `step` (step,
+    steps, loss, learning_rate, grad_norm, seconds, waiting_s), `dev` (step, wer, seconds), `checkpoint`
     (step, best), `batch` (rows of the first one), `line` (label, text), `note` (text), `warning` (text).
     """
 
@@ -83,6 +83,9 @@ class Run:
     plan_file = property(lambda self: self.folder / "plan.json")
     events_file = property(lambda self: self.folder / "events.jsonl")
     baseline_file = property(lambda self: self.folder / "baseline.json")
+    labels_file = property(lambda self: self.folder / "labels.json")
+    left_out_file = property(lambda self: self.folder / "left_out.txt")
+    evaluation_file = property(lambda self: self.folder / "evaluation.json")
     report_file = property(lambda self: self.folder / "report.json")
     page_file = property(lambda self: self.folder / "report.html")
     checkpoints = property(lambda self: self.folder / "checkpoints")

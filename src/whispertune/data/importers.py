@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from whispertune.clip import SAMPLE_RATE, Clip, Finding, Split
-from whispertune.corpus import REJECTED, SAMPLE_BYTES, SCHEMA, Corpus, CorpusWriter, audio_hash, is_corpus
+from whispertune.corpus import SAMPLE_BYTES, SCHEMA, Corpus, CorpusWriter, audio_hash, is_corpus
 from whispertune.data.audio import Decoded, NotAudio, declared_seconds, decode
 from whispertune.data.hub import is_hub_id, read_hub
 from whispertune.data.sources import (
@@ -56,23 +56,6 @@ class ImportSummary:
     speakers: int
     split: str
     """One sentence on how the corpus was split."""
-
-    def lines(self) -> list[str]:
-        """What a person wants to know, a line each."""
-        voices = f", {self.speakers} speaker{'s' * (self.speakers != 1)}" if self.speakers else ""
-        sides = ", ".join(f"{side} {seconds / 60:.1f}" for side, seconds in self.split_s.items())
-        lines = [
-            f"{self.kept:,} of {self.rows:,} rows kept, {self.duration_s / 60:.1f} min{voices} ({sides})",
-            self.split,
-        ]
-        if self.rejected:
-            reasons = ", ".join(f"{count} {reason}" for reason, count in self.rejected.items())
-            lines.append(f"{self.rows - self.kept:,} left out ({reasons}): see {self.corpus / REJECTED}")
-        if self.warned:
-            lines.append(
-                "to look at: " + ", ".join(f"{count} {reason}" for reason, count in self.warned.items())
-            )
-        return lines
 
     def as_dict(self) -> dict[str, object]:
         """For JSON."""

@@ -305,14 +305,6 @@ class Totals:
         return {name: getattr(self, name) for name in rates} | asdict(self)
 
 
-def without_loops(
-    before: Sequence[ClipScore], after: Sequence[ClipScore]
-) -> tuple[list[ClipScore], list[ClipScore]]:
-    """Both systems' scores without the clips where either of them loops, for a fair second comparison."""
-    looping = {score.clip_id for score in (*before, *after) if score.loop}
-    return [s for s in before if s.clip_id not in looping], [s for s in after if s.clip_id not in looping]
-
-
 def keyword_recall(
     scores: Iterable[ClipScore], keywords: Iterable[str], normalizer: Normalizer
 ) -> tuple[int, int]:
