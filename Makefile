@@ -15,7 +15,7 @@ lint: setup
 	$(BIN)/ruff check .
 
 test: lint
-	$(BIN)/python -m pytest -m "not real"
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "not real" -n 2
 	$(BIN)/python -m pytest -m real
 
 docs: setup

@@ -295,7 +295,7 @@ class Job:
                 self.loaded.model,
                 [renderer.audio(window) for window in windows],
                 [self.layouts.of(window.clips[0]) for window in windows],
-                self._options(),
+                self._packed_options(),
                 self._progress("labels", "case and punctuation from the base model"),
             )
         return [(window.clips, text) for window, text in zip(windows, texts, strict=True)]
@@ -336,7 +336,7 @@ class Job:
 
         def score() -> float:
             audio = [renderer.audio(window) for window in windows]
-            texts = transcribe(tuned.model, audio, layouts, self._options())
+            texts = transcribe(tuned.model, audio, layouts, self._packed_options())
             return dev_wer(references, texts, languages)
 
         return score
@@ -374,6 +374,10 @@ class Job:
 
     def _options(self) -> DecodeOptions:
         return decode_options(self.recipe.eval, self.plan.device, self.plan.precision)
+
+    def _packed_options(self) -> DecodeOptions:
+        """A packed window may hold as much text as the decoder has positions for."""
+        return replace(self._options(), max_new_tokens=self.layouts.default.max_target_positions)
 
     def _corpus_facts(self) -> CorpusFacts:
         clips, text_of = self.train_clips, lambda clip: clip.text
