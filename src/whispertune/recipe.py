@@ -130,7 +130,10 @@ class WindowsSection(_Section):
         description="Share with a prompt: the true preceding text, or a glossary of words said and not said.",
     )
     no_speech: float = Field(
-        0.03, ge=0, le=1, description="Windows without speech for each one with, so that the model stays silent there."
+        0.03,
+        ge=0,
+        le=1,
+        description="Windows without speech for each one with, so that the model stays silent there.",
     )
 
 
