@@ -15,7 +15,7 @@ lint: setup
 	$(BIN)/ruff check .
 
 test: lint
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "not real" -n 2
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "not real" -n 2 --dist loadfile
 	$(BIN)/python -m pytest -m real
 
 docs: setup

@@ -452,6 +452,7 @@ def weights(run: Run) -> bytes:
     return (run.model_folder / "model.safetensors").read_bytes()
 
 
+@pytest.mark.real
 def test_it_goes_on_after_a_stop_in_each_stage(tmp_path: Path, english: Path, corpus: Path, finished):
     """Stopped in the baseline, in training and in the evaluation; killed before the report: the same weights
     and the same report as an undisturbed run."""
@@ -501,6 +502,7 @@ def test_it_goes_on_after_a_stop_in_each_stage(tmp_path: Path, english: Path, co
 
 
 @pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning")  # peft's
+@pytest.mark.real
 def test_a_multilingual_model_keeps_its_language(tmp_path: Path, multilingual: Path):
     """Cases 4 and 7: an old base's fields are not carried along, language and task are written, and used."""
     from whispertune import steps
@@ -534,6 +536,7 @@ def test_a_multilingual_model_keeps_its_language(tmp_path: Path, multilingual: P
     assert report["settings"]["decode"]["max_new_tokens"] == 4
 
 
+@pytest.mark.real
 def test_a_silly_learning_rate_is_warned_of_and_never_delivered(tmp_path: Path, english: Path, corpus: Path):
     run, told = run_of(tmp_path / "r", english, corpus, train__learning_rate=1e3, train__steps=6), Told()
     with pytest.raises(WhispertuneError) as error:
@@ -558,6 +561,7 @@ for _ in range(2):
 """
 
 
+@pytest.mark.real
 def test_a_stop_by_signal_saves_and_the_same_command_goes_on(tmp_path: Path, english: Path, corpus: Path):
     changes = {**QUICK, "train.steps": 100_000, "train.eval_every": 100_000}
     run = run_of(tmp_path / "r", english, corpus, **{k.replace(".", "__"): v for k, v in changes.items()})

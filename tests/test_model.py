@@ -172,6 +172,7 @@ def test_no_tokenizer(copy):
     refused(copy, r"has no tokenizer\.json")
 
 
+@pytest.mark.real
 def test_a_tokenizer_that_lost_one_merge(copy):
     """Case 51."""
     content = json.loads((copy / "tokenizer.json").read_text(encoding="utf-8"))

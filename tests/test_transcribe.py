@@ -271,6 +271,7 @@ def assert_in_order(segments: list[dict], seconds: float) -> None:
         ends.append(segment["end"])
 
 
+@pytest.mark.real
 def test_a_long_recording(short, capfd, caplog, monkeypatch):
     """A random model falls back through every temperature, hears things in the silence behind, and loops."""
     from transformers.generation import utils

@@ -22,7 +22,7 @@ from whispertune.errors import DataError
 METADATA = ("metadata.csv", "metadata.tsv", "metadata.jsonl")
 TEXT_COLUMNS = ("transcription", "text", "sentence")
 SPEAKER_COLUMNS = ("speaker", "speaker_id", "client_id")
-EXAMPLE = "file_name,transcription\naudio/001.wav,What is said in the recording."
+EXAMPLE = "the line file_name,transcription, then one like audio/001.wav,What is said there. for each clip"
 SPLIT_NAMES: dict[str, Split] = {
     "train": "train",
     "training": "train",
@@ -83,7 +83,7 @@ def read_folder(folder: Path, speaker_column: str | None = None) -> Source:
     if not places:
         raise DataError(
             f"{folder} has no {', '.join(METADATA[:-1])} or {METADATA[-1]}",
-            f"write {METADATA[0]} there, one line a clip, for example:\n{EXAMPLE}",
+            f"write {METADATA[0]} there: {EXAMPLE}",
         )
     rows: list[Row] = []
     findings: list[Finding] = []
@@ -174,7 +174,7 @@ class _Columns:
         listed = ", ".join(str(n) for n in names)
         self.text = next((n for n in TEXT_COLUMNS if n in names), None)
         if self.audio not in names:
-            raise DataError(f"{where}: no column '{self.audio}' (columns: {listed})", f"expected:\n{EXAMPLE}")
+            raise DataError(f"{where}: no column '{self.audio}' (columns: {listed})", f"expected: {EXAMPLE}")
         if not self.text:
             raise DataError(
                 f"{where}: no text column (columns: {listed})", f"name it one of {', '.join(TEXT_COLUMNS)}"

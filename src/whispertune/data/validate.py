@@ -211,7 +211,8 @@ def _leaks(clips: Sequence[Clip], audio_sha: Callable[[Clip], str]) -> list[Find
                 continue
             shared, total = len({of(c) for c in own}), sum(c.split == side for c in clips)
             of_all = f"{len(own):,} of {total:,} clips"
-            message = f"{side} shares {shared:,} {kind} with train ({of_all}): {meaning[kind]}"
+            named = kind.removesuffix("s") if shared == 1 else kind
+            message = f"{side} shares {shared:,} {named} with train ({of_all}): {meaning[kind]}"
             serious = kind in ("audio", "speakers")
             findings.append(Finding("warn" if serious else "note", "", f"shared_{kind}", message))
     return findings
