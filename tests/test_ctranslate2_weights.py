@@ -205,6 +205,7 @@ def test_the_tokenizer_of_another_family(ct2_folder, tmp_path):
     # Relative to the largest weight of a row: half a step of 127 (int8), 10 bits (int16), 8 bits of mantissa.
     [("float32", 0.0), ("float16", 2**-11), ("bfloat16", 2**-8), ("int8", 0.5 / 127), ("int16", 2**-9)],
 )
+@pytest.mark.real
 def test_every_type_comes_back(tiny_model_folder, tmp_path, quantization, tolerance):
     weights = load_file(tiny_model_folder / "model.safetensors")
     folder = convert(tiny_model_folder, tmp_path / "ct2", quantization)
@@ -228,6 +229,7 @@ def test_the_loaded_model_is_the_original(tiny_model_folder, ct2_folder):
     assert (known.vocab_size, known.max_target_positions, known.n_mels) == (51865, 448, 80)
 
 
+@pytest.mark.real
 def test_large_v3_sizes(tmp_path):
     """Case 16, on the way in: 128 mel bins and a language more; v2's tokenizer is refused."""
     v2 = json.loads(real_tokenizer("multilingual").read_text(encoding="utf-8"))

@@ -179,6 +179,7 @@ def test_reload_has_every_weight_and_a_tied_head(exported, loaded):
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.real
 def test_smaller_types(loaded, tmp_path, dtype):
     export_hf(loaded, tmp_path / "hf", language=None, dtype=dtype)
     assert {w.dtype for w in load_file(tmp_path / "hf" / "model.safetensors").values()} == {
@@ -190,6 +191,7 @@ def test_smaller_types(loaded, tmp_path, dtype):
         assert torch.equal(back.model.state_dict()[name], weight.to(getattr(torch, dtype)).float()), name
 
 
+@pytest.mark.real
 def test_english_only_has_no_language_and_no_task(tiny_en_folder, tmp_path):
     export_hf(load(resolve(str(tiny_en_folder))), tmp_path / "hf", language="en")
     decoding = json.loads((tmp_path / "hf" / "generation_config.json").read_text())

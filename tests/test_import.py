@@ -69,7 +69,10 @@ def test_a_folder_without_metadata_says_what_is_expected(tmp_path: Path) -> None
     (tmp_path / "a.wav").write_bytes(wav_bytes(sound(1)))
     with pytest.raises(DataError, match=r"has no metadata\.csv, metadata\.tsv or metadata\.jsonl") as caught:
         read_source(tmp_path)
-    assert "file_name,transcription\naudio/001.wav,What is said in the recording." in caught.value.hint
+    assert caught.value.hint == (
+        "write metadata.csv there: a first line file_name,transcription and a line for each clip: "
+        "audio/001.wav,What is said in it."
+    )
 
 
 @pytest.mark.parametrize(

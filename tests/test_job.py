@@ -429,6 +429,7 @@ def test_a_recording_is_transcribed(finished, tmp_path: Path):
         steps.transcribe(str(run.folder), ["none.wav"], **arguments)
 
 
+@pytest.mark.real
 def test_a_tuned_model_is_tuned_further_on_a_corpus_that_was_moved(finished, tmp_path: Path):
     """`--from RUN`; a corpus holds no absolute path (case 30); without a dev split the last checkpoint
     counts."""

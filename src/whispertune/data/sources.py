@@ -22,7 +22,7 @@ from whispertune.errors import DataError
 METADATA = ("metadata.csv", "metadata.tsv", "metadata.jsonl")
 TEXT_COLUMNS = ("transcription", "text", "sentence")
 SPEAKER_COLUMNS = ("speaker", "speaker_id", "client_id")
-EXAMPLE = "the line file_name,transcription, then one like audio/001.wav,What is said there. for each clip"
+EXAMPLE = "a first line file_name,transcription and a line for each clip: audio/001.wav,What is said in it."
 SPLIT_NAMES: dict[str, Split] = {
     "train": "train",
     "training": "train",
