@@ -226,6 +226,7 @@ def peak_of(work: Callable[[], object]) -> int:
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="memory peaks are read from /proc")
+@pytest.mark.real
 def test_logits_are_not_kept(model, czech):
     """Case 34: kept, those of 12 clips more would be 12 × 60 × 51,865 × 4 bytes = 149 MB."""
     model.generation_config.suppress_tokens = [czech.eot]
