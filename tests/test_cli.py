@@ -392,7 +392,7 @@ def test_the_verdict_is_the_exit_code(
     lines = said.out.splitlines()
     assert lines[0] == f"verdict   {report['sentence']}"
     assert lines[-3:] == [
-        f"guard     {report['reasons'][-1].removeprefix('Guard ')}",
+        f"guard     {report['guards'][-1]['sentence']}.",
         "report    r/report.html",
         "next      whispertune export r --format hf",
     ]
@@ -505,12 +505,39 @@ def test_each_verb_reaches_its_step(
     assert said.code == 1 and said.error()[0] == f"{step} {given}"
 
 
+class Hearing:
+    """A backend whose `transcribe` hears a word in each file but `bad.wav`."""
+
+    def __init__(self) -> None:
+        self.found: list[dict[str, Any]] = []
+
+    def submit(self, step: str, /, **arguments: Any) -> "Hearing":
+        self.files = arguments["files"]
+        return self
+
+    def events(self):
+        for file in self.files:
+            if file == "bad.wav":
+                return
+            text = {"a.wav": "One.", "b.wav": "Two."}[file]
+            self.found.append({"file": file, "text": text, "segments": []})
+            yield Event("transcript", {"file": file, "text": text, "of": len(self.files)})
+
+    def result(self):
+        if "bad.wav" in self.files:
+            raise DataError("bad.wav is no audio")
+        return self.found
+
+
 def test_texts_go_to_stdout_and_nothing_else(whispertune: Command, monkeypatch):
+    monkeypatch.setattr(cli, "LocalBackend", Hearing)
     found = [
         {"file": "a.wav", "text": "One.", "segments": []},
         {"file": "b.wav", "text": "Two.", "segments": []},
     ]
-    monkeypatch.setattr(cli, "_followed", lambda *_, **__: found)
+    assert whispertune("transcribe", "tiny.en", "a.wav").out == "One.\n"
+    said = whispertune("transcribe", "tiny.en", "a.wav", "bad.wav", "b.wav")
+    assert (said.code, said.out) == (1, "a.wav: One.\n"), "what was heard before is not lost"
     said = whispertune("transcribe", "tiny.en", "a.wav", "b.wav")
     assert (said.code, said.out) == (0, "a.wav: One.\nb.wav: Two.\n")
     assert said.err == "next      whispertune eval tiny.en CORPUS\n"

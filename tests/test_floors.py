@@ -20,6 +20,7 @@ FLOORS = {
     "recipe": 0,
     "corpus": 1,
     "plan": 1,
+    "project": 1,
     "run": 1,
     "versions": 1,
     "report": 1,

@@ -146,7 +146,7 @@ def test_the_whole_table_of_verdicts(goal, names):
     assert ("Keep the base model" in judgement.sentence) == (judgement.recommended == "base")
     assert ("general speech not checked" in judgement.sentence) == (not names and goal == "better")
     for i, status in enumerate(statuses):
-        assert any(reason.startswith(f"Guard guard{i}") for reason in judgement.reasons), "each guard is accounted for"
+        assert judgement.as_dict()["guards"][i]["sentence"].startswith(f"guard{i}"), "each is accounted for"
         if status == "failed":
             assert f"guard{i} got worse" in judgement.sentence
         if status == "unproven" and judgement.verdict == "better":

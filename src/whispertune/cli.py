@@ -5,7 +5,6 @@ import os
 import shlex
 import signal
 import sys
-import tomllib
 import warnings
 from pathlib import Path
 from typing import Annotated, Any
@@ -16,6 +15,7 @@ import whispertune
 from whispertune import recipe as recipes
 from whispertune.backends.local import LocalBackend
 from whispertune.errors import MachineError, UsageError, WhispertuneError
+from whispertune.project import chosen_recipe, require_model_and_corpus
 from whispertune.recipe import Recipe, keys
 from whispertune.run import Run, find_runs
 from whispertune.terminal import Terminal, scores_line, show_findings, show_import, show_verdict
@@ -33,8 +33,6 @@ app.add_typer(runs_app, name="runs")
 
 HURTS = 3
 STOPPED = 130
-PROJECT_FILE = "whispertune.toml"
-PROJECT_KEYS = ("model", "language")
 _OF_THE_MACHINE = (errno.ENOSPC, errno.EDQUOT, errno.EIO)
 """A full or failing disk; other errors of the system name the file that they are about."""
 
@@ -233,8 +231,8 @@ def train(
         "eval.test_minutes": test_minutes,
         "machine.device": device,
     }
-    chosen = _recipe(recipe, options, assignments)
-    _require_model_and_corpus(chosen)
+    chosen = chosen_recipe(recipe, options, assignments)
+    require_model_and_corpus(chosen)
     chosen = _with_corpora(terminal, chosen)
     named = f"{Path(chosen.data.corpus).absolute().name}-{Path(chosen.model.name).name}"
     opened = Run.create(run, chosen) if run is not None else Run.numbered(Path("runs") / named, chosen)
@@ -261,7 +259,7 @@ def eval_(
 ) -> None:
     """Score a model on a corpus, and say whether it is better than another."""
     terminal = Terminal(as_json)
-    settings = _recipe(None, {"model.language": language, "machine.device": device}, assignments)
+    settings = chosen_recipe(None, {"model.language": language, "machine.device": device}, assignments)
     folder = _corpus(terminal, corpus, settings.model.language)
     arguments = {"model": model, "corpus": str(folder), "baseline": baseline, "recipe": settings.model_dump()}
     found = _followed(terminal, "evaluate", **arguments)
@@ -311,10 +309,8 @@ def transcribe(
 ) -> None:
     """Transcribe audio files."""
     terminal = Terminal(as_json, text_only=True)
-    settings = _recipe(None, {"model.language": language, "machine.device": device}, None)
+    settings = chosen_recipe(None, {"model.language": language, "machine.device": device})
     found = _followed(terminal, "transcribe", model=model, files=files, recipe=settings.model_dump())
-    for result in found:
-        terminal.text(result["text"] if len(files) == 1 else f"{result['file']}: {result['text']}")
     terminal.next(shlex.join(["whispertune", "eval", model, "CORPUS"]))
     terminal.data(found)
 
@@ -465,54 +461,15 @@ def _with_corpora(terminal: Terminal, chosen: Recipe) -> Recipe:
     return chosen.with_changes({"data.corpus": corpus, "data.guards": tuple(guards)})
 
 
-def _require_model_and_corpus(chosen: Recipe) -> None:
-    if not chosen.model.name:
-        raise UsageError(
-            "which model? --model is missing", f"for example --model tiny.en, or model = in {PROJECT_FILE}"
-        )
-    if not chosen.data.corpus:
-        raise UsageError("tuned on what? CORPUS is missing", "whispertune train CORPUS --model tiny.en")
-
-
-def _recipe(file: Path | None, options: dict[str, Any], assignments: list[str] | None) -> Recipe:
-    """Defaults, then whispertune.toml, then a recipe file, then options, then --set: the later one wins."""
-    base = recipes.load(file) if file is not None else Recipe()
-    defaults = {
-        key: value
-        for key, value in _project_defaults().items()
-        if not getattr(base.model, key.removeprefix("model."))
-    }
-    given = {key: value for key, value in options.items() if value is not None}
-    return base.with_changes({**defaults, **given, **recipes.parse_assignments(assignments or [])})
-
-
-def _project_defaults() -> dict[str, Any]:
-    """What whispertune.toml says, by recipe key."""
-    path = Path(PROJECT_FILE)
-    if not path.is_file():
-        return {}
-    try:
-        found = tomllib.loads(path.read_text("utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise UsageError(f"{PROJECT_FILE} is not TOML: {error}") from None
-    for key in found:
-        if key not in PROJECT_KEYS:
-            raise UsageError(
-                f"{PROJECT_FILE} has no key '{key}'", f"its keys are {' and '.join(PROJECT_KEYS)}"
-            )
-    names = {"model": "model.name", "language": "model.language"}
-    return {names[key]: value for key, value in found.items()}
-
-
 def _run_row(run: Run) -> dict[str, str]:
     try:
-        recipe, report = run.recipe, run.report
+        recipe, plan, report = run.recipe, run.plan, run.report
     except WhispertuneError as error:
         return {"run": str(run.folder), "state": "damaged", "score": error.what, "model": "", "corpus": ""}
     row = {"run": str(run.folder), "model": recipe.model.name, "corpus": Path(recipe.data.corpus).name}
     if report is None:
         last = max((event["step"] for event in run.events("step")), default=0)
-        steps = (run.plan or {}).get("steps")
+        steps = (plan or {}).get("steps")
         return {**row, "state": "unfinished", "score": f"at step {last} of {steps}" if steps else "not begun"}
     score = f"{report['before']:.1f} → {report['after']:.1f} % {report['goal'].upper()}"
     return {**row, "state": report["verdict"], "score": score}

@@ -411,7 +411,8 @@ class Job:
         if event.kind == "step":
             self._board.add_scalar("train/loss", data["loss"], data["step"])
             self._board.add_scalar("train/learning_rate", data["learning_rate"], data["step"])
-            self._board.add_scalar("train/grad_norm", data["grad_norm"], data["step"])
+            if data["grad_norm"] is not None:
+                self._board.add_scalar("train/grad_norm", data["grad_norm"], data["step"])
             text = f"loss {data['loss']:.2f}{self._last_dev}"
             bar = {"label": "training", "done": data["step"], "total": data["steps"], "text": text}
             self.emit(Event("progress", bar))

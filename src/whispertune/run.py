@@ -28,8 +28,9 @@ class Event:
     """Something that happened in a run; the one stream that every face shows.
 
     Kinds: `stage` (name, state: begin|end, seconds), `progress` (label, done, total, text), `step` (step,
-    steps, loss, learning_rate, grad_norm, seconds, waiting_s), `dev` (step, wer, seconds), `checkpoint`
-    (step, best), `batch` (rows of the first one), `line` (label, text), `note` (text), `warning` (text).
+    steps, loss, learning_rate, grad_norm: null where fp16 overflowed and the step was skipped, seconds,
+    waiting_s), `dev` (step, wer, seconds), `checkpoint` (step, best), `batch` (rows of the first one),
+    `transcript` (file, text, of: how many files), `line` (label, text), `note` (text), `warning` (text).
     """
 
     kind: str

@@ -170,6 +170,7 @@ def transcribe(
             segments = transcribe_long(loaded, samples, layout)
             text = " ".join(segment["text"] for segment in segments)
         results.append({"file": file, "text": text, "segments": segments})
+        emit(Event("transcript", {"file": file, "text": text, "of": len(files)}))
     return results
 
 

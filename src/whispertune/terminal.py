@@ -109,6 +109,8 @@ class Terminal:
                 self.line(data["label"], data["text"], data.get("tone", ""))
             case "note":
                 self.line("", data["text"])
+            case "transcript":
+                self.text(data["text"] if data["of"] == 1 else f"{data['file']}: {data['text']}")
             case "warning":
                 self.line("warning", data["text"], "warning")
             case "progress":
@@ -207,12 +209,11 @@ def show_findings(terminal: Terminal, findings: Sequence[Finding]) -> None:
 
 def show_verdict(terminal: Terminal, report: Mapping[str, Any]) -> None:
     terminal.line("verdict", report["sentence"], report["verdict"])
-    own = len(report["reasons"]) - len(report["guards"])  # the reasons end with one for each guard
-    for reason in report["reasons"][:own]:
+    for reason in report["reasons"]:
         terminal.line("", reason)
-    for guard, reason in zip(report["guards"], report["reasons"][own:], strict=True):
+    for guard in report["guards"]:
         tone = {"failed": "worse", "unproven": "warning"}.get(guard["status"], "")
-        terminal.line("guard", reason.removeprefix("Guard "), tone)
+        terminal.line("guard", f"{guard['sentence']}.", tone)
 
 
 def scores_line(scores: Mapping[str, Any]) -> str:

@@ -14,13 +14,13 @@ from typing import Any
 import torch
 from transformers import WhisperConfig, WhisperForConditionalGeneration, WhisperTokenizer
 
+from whispertune.clip import WINDOW_S
 from whispertune.engine import ctranslate2_weights, openai_weights
 from whispertune.engine.generation import generation_config, roles
 from whispertune.engine.source import Format, ModelSource, locate, resolve
 from whispertune.engine.tokens import (
     MERGES,
     TIME_STEP_S,
-    WINDOW_S,
     default_suppressed,
     is_multilingual,
     merges_of,

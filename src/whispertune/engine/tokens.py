@@ -15,22 +15,22 @@ import tokenizers
 from transformers import WhisperTokenizer
 from transformers.models.whisper.tokenization_whisper import LANGUAGES, TO_LANGUAGE_CODE
 
+from whispertune.clip import WINDOW_S
 from whispertune.errors import ModelError, TrainingError, UsageError
 
 Task = Literal["transcribe", "translate"]
 
 TIME_STEP_S = 0.02
 """Seconds between two time tokens: one encoder position."""
-WINDOW_S = 30.0
 IGNORED = -100
 """The label that the loss leaves out."""
 BYTES = 256
 MERGES = 50_000
 """Whisper's byte-level BPE is GPT-2's: 256 bytes and 50,000 merges (Radford et al. 2022, section 2.2)."""
 
-# Written without spaces between words, so Whisper does not begin their text with one (`split_to_word_tokens`
-# in openai/whisper's tokenizer.py lists the same).
-_UNSPACED = frozenset({"zh", "ja", "th", "lo", "my", "yue"})
+# Whisper does not begin their text with a space (`split_to_word_tokens` in openai/whisper's tokenizer.py has
+# the same list); the scores know some more languages without spaces between words.
+_NO_LEADING_SPACE = frozenset({"zh", "ja", "th", "lo", "my", "yue"})
 
 
 class ModelLimits(Protocol):
@@ -128,7 +128,7 @@ class LabelLayout:
 
     @cached_property
     def _starts_with_space(self) -> bool:
-        return self.language not in _UNSPACED
+        return self.language not in _NO_LEADING_SPACE
 
     def encode(self, text: str) -> list[int]:
         """Ids of a text as Whisper would write it: with a space before the first word.

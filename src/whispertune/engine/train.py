@@ -21,7 +21,7 @@ from torch.nn import functional
 from whispertune.engine import checkpoint as checkpoints
 from whispertune.engine.features import log_mel
 from whispertune.engine.method import Tuned
-from whispertune.engine.tokens import LabelLayout, check_first_batch
+from whispertune.engine.tokens import IGNORED, LabelLayout, check_first_batch
 from whispertune.engine.windows import Batch, Renderer, Window, WindowPlanner, steps_of
 from whispertune.errors import Stopped, TrainingError
 from whispertune.plan import Plan
@@ -109,7 +109,7 @@ def train(job: Training) -> Progress:
                     "steps": job.plan.steps,
                     "loss": round(loss, 5),
                     "learning_rate": rate,
-                    "grad_norm": round(norm, 4),
+                    "grad_norm": round(norm, 4) if math.isfinite(norm) else None,  # JSON has no infinity
                     "seconds": round(time.monotonic() - begin, 4),
                     "waiting_s": round(waited, 4),
                 },
@@ -167,7 +167,7 @@ def loss_sum(model: torch.nn.Module, batch: Batch, device: torch.device, precisi
             input_ids=batch.decoder_input_ids.to(device), encoder_hidden_states=encoded, use_cache=False
         ).last_hidden_state
         labels = batch.labels.to(device)
-        targets = labels != -100
+        targets = labels != IGNORED
         logits = model.proj_out(hidden[targets])  # only where there is something to predict
     return functional.cross_entropy(logits.float(), labels[targets], reduction="sum")
 

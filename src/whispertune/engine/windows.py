@@ -17,8 +17,9 @@ import torch
 from whispertune.clip import SAMPLE_RATE, WINDOW_SAMPLES, Clip
 from whispertune.corpus import Corpus
 from whispertune.data.segment import speech_bounds, speech_in_gap
-from whispertune.engine.tokens import LabelLayout
+from whispertune.engine.tokens import IGNORED, LabelLayout
 from whispertune.recipe import WindowsSection
+from whispertune.scoring.normalize import UNSPACED_LANGUAGES
 
 Form = Literal["plain", "timestamps"]
 Stretch = tuple[Clip, ...]
@@ -31,8 +32,6 @@ TRUE_GAP_S = 5.0
 """The longest silence of a recording that is kept inside a window; a longer one ends the window."""
 GLOSSARY_WORDS = 4
 """Words said, and as many not said, in a glossary prompt."""
-_UNSPACED = frozenset({"zh", "yue", "ja", "th", "lo", "km", "my", "bo"})
-"""Languages without spaces between words: what stands between two spaces is a phrase or a whole label."""
 _NEVER_SPACED = frozenset({"zh", "yue", "ja"})
 """Those without spaces between sentences as well."""
 
@@ -85,7 +84,7 @@ class Batch:
 
     @property
     def target_tokens(self) -> int:
-        return int((self.labels != -100).sum())
+        return int((self.labels != IGNORED).sum())
 
 
 @dataclass(slots=True)
@@ -126,7 +125,7 @@ class WindowPlanner:
         self._tokens = {clip.id: len(layout_of(clip).encode(text_of(clip))) for clip in clips}
         self._before: dict[str, Clip] = {}
         self._runs = self._contiguous_runs(clips)
-        spaced = [text_of(clip) for clip in clips if layout_of(clip).language not in _UNSPACED]
+        spaced = [text_of(clip) for clip in clips if layout_of(clip).language not in UNSPACED_LANGUAGES]
         self._rare_words = sorted(_rare_words(spaced))
         self._rare = frozenset(self._rare_words)
 
@@ -284,7 +283,7 @@ class Renderer:
         rows = [self.label(window, default_layout) for window in windows]
         width = max(len(ids) - 1 for ids, _ in rows)
         inputs = torch.full((len(rows), width), default_layout.eot, dtype=torch.int64)
-        labels = torch.full((len(rows), width), -100, dtype=torch.int64)
+        labels = torch.full((len(rows), width), IGNORED, dtype=torch.int64)
         for row, (ids, masked) in enumerate(rows):
             inputs[row, : len(ids) - 1] = torch.tensor(ids[:-1])
             labels[row, masked : len(ids) - 1] = torch.tensor(ids[1:])[masked:]

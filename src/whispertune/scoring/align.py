@@ -8,8 +8,8 @@ set-up of some 30 µs a call. A rate is errors ÷ reference length, never capped
 import re
 import unicodedata
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import Literal
 
 from rapidfuzz.distance import Levenshtein
 
@@ -41,12 +41,8 @@ class Counts:
         return self.substitutions + self.deletions + self.insertions
 
     @property
-    def rate(self) -> float | None:
-        """Errors ÷ reference length (1.0 is 100 %); None, undefined, where the reference is empty."""
-        return self.errors / self.reference_length if self.reference_length else None
-
-    @property
     def percent(self) -> float | None:
+        """Errors ÷ reference length in percent; None, undefined, where the reference is empty."""
         return 100 * self.errors / self.reference_length if self.reference_length else None
 
     def __add__(self, other: "Counts") -> "Counts":
@@ -298,11 +294,6 @@ class Totals:
     @property
     def sentence_accuracy(self) -> float | None:
         return 100 * self.correct_clips / self.clips if self.clips else None
-
-    def as_dict(self) -> dict[str, Any]:
-        """Ready for JSON: the rates, then the counts."""
-        rates = ("wer", "cer", "raw_wer", "wer_without_loops", "sentence_accuracy")
-        return {name: getattr(self, name) for name in rates} | asdict(self)
 
 
 def keyword_recall(

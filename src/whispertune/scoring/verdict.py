@@ -159,6 +159,7 @@ class GuardResult:
             "difference": self.difference.as_dict(),
             "status": self.status,
             "tolerance": self.tolerance,
+            "sentence": self.sentence,
         }
 
 
@@ -193,7 +194,7 @@ def holm(p_values: Sequence[float], alpha: float) -> list[bool]:
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """The verdict, in a word, in a sentence and with its reasons."""
+    """The verdict, in a word, in a sentence and with its reasons; each guard has a sentence of its own."""
 
     verdict: Verdict
     sentence: str
@@ -227,7 +228,7 @@ def judge(goal_difference: Difference, guards: Sequence[GuardResult] = (), goal:
     return Judgement(
         verdict=verdict,
         sentence=_sentence(goal_difference, on_goal, guards),
-        reasons=(*_reasons(goal_difference), *(f"Guard {guard.sentence}." for guard in guards)),
+        reasons=tuple(_reasons(goal_difference)),
         recommended="tuned" if verdict == "better" else "base",
         goal=goal,
         difference=goal_difference,
