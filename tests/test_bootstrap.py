@@ -1,6 +1,7 @@
 """The interval on a difference: its width by formula, its coverage by simulation, and when there is none."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ from whispertune.errors import DataError
 from whispertune.scoring.bootstrap import (
     MAX_BAGS,
     MIN_GROUPS_FOR_INTERVAL,
+    bootstrap_all_pairs,
     choose_groups,
     groups_of,
     paired_bootstrap,
@@ -182,3 +184,41 @@ def test_blocks_of_a_corpus_are_counted_from_where_the_recording_begins():
     assert (grouping.level, grouping.speaks_for) == ("block", "these 2 recordings")
     assert grouping.labels["a0"] == grouping.labels["a4"] == ("a", 0)
     assert grouping.labels["a5"] == ("a", 1) and grouping.labels["b5"] == ("b", 1)
+
+
+# -- several systems ----------------------------------------------------------------------------------------
+
+
+def test_all_pairs_are_what_each_pair_gives_alone():
+    rng = np.random.default_rng(4)
+    lengths = rng.integers(0, 15, 90)
+    systems = [rng.binomial(lengths, p) for p in (0.3, 0.25, 0.3)]
+    groups = [i // 3 for i in range(90)]
+    found = bootstrap_all_pairs(systems, lengths, groups, resamples=1500, seed=3)
+    assert list(found) == [(0, 1), (0, 2), (1, 2)]
+    for (i, j), difference in found.items():
+        assert difference == paired_bootstrap(
+            systems[i], systems[j], lengths, groups, resamples=1500, seed=3
+        )
+
+
+def test_words_that_would_decide_it():
+    difference = paired_bootstrap([0], [0], [1], "a")
+    known = replace(difference, point=-1.0, low=-3.5, high=1.0, reference_length=500)
+    assert known.words_to_decide == 1500, "twice the half-width takes four times the words"
+    assert replace(known, point=1.0, low=-0.5, high=9).words_to_decide == 625
+    assert replace(known, high=0.0).words_to_decide == 0, "the end is at 0 already"
+    for none in ({"high": -0.1}, {"low": 0.1, "high": 2, "point": 1}, {"point": 0.0}, {"high": math.inf}):
+        assert replace(known, **none).words_to_decide is None
+
+
+def test_with_so_many_more_words_of_the_same_kind_the_interval_ends_at_zero():
+    before, after, lengths = errors(np.random.default_rng(9), 60, 0.85)
+    d = paired_bootstrap(before, after, lengths, range(60))
+    more = 1 + d.words_to_decide / d.reference_length
+    assert d.point < 0 < d.high and 1.5 < more < 8
+    times = round(more)
+    before, after, lengths = (np.tile(x, times) for x in (before, after, lengths))
+    wide = paired_bootstrap(before, after, lengths, range(60 * times))
+    assert wide.point == pytest.approx(d.point)
+    assert wide.high == pytest.approx(0, abs=0.15 * (d.high - d.point) / math.sqrt(times))
