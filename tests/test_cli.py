@@ -23,7 +23,7 @@ import whispertune.cli as cli
 import whispertune.terminal as terminal_module
 from whispertune.corpus import Corpus
 from whispertune.errors import DataError, Stopped
-from whispertune.recipe import Recipe
+from whispertune.recipe import Recipe, describe
 from whispertune.report import compare_sets, score_sets
 from whispertune.run import Event, Run, write_json
 from whispertune.terminal import Terminal
@@ -130,8 +130,9 @@ def verdict(before: str, after: str) -> dict[str, Any]:
         ),
         (
             ["train", "c", "--model", "m", "--goal", "bleu"],
-            "a recipe value does not fit: eval.goal = 'bleu'; expected wer or cer",
-            "eval.goal: The score that decides; fixed before training.",
+            "a recipe value does not fit: eval.goal = 'bleu'; expected wer, cer, "
+            "keywords, slice:COLUMN=VALUE or unset",
+            f"eval.goal: {describe('eval.goal')}",
         ),
         (
             ["train", "c", "--model", "m", "--require", "best"],
@@ -470,12 +471,12 @@ def test_a_bug_of_ours_keeps_its_traceback(whispertune: Command, monkeypatch):
         (
             ["export", "done"],
             "export",
-            {"run": "done", "format": "hf", "to": "done/exports/hf", "step": None},
+            {"run": "done", "format": "hf", "to": "done/exports/hf", "step": None, "force": False},
         ),
         (
-            ["export", "done", "--format", "x", "--to", "t", "--step", "4"],
+            ["export", "done", "--format", "x", "--to", "t", "--step", "4", "--force"],
             "export",
-            {"run": "done", "format": "x", "to": "t", "step": 4},
+            {"run": "done", "format": "x", "to": "t", "step": 4, "force": True},
         ),
         (["transcribe", "m", "a.wav", "b.wav"], "transcribe", {"model": "m", "files": ["a.wav", "b.wav"]}),
         (["demo", "--run", "d"], "demo", {"folder": "d"}),

@@ -22,9 +22,9 @@ from conftest import real_tokenizer
 
 from whispertune.corpus import Corpus
 from whispertune.data.importers import import_source
-from whispertune.errors import DataError, ModelError, Stopped, UsageError, WhispertuneError
+from whispertune.errors import DataError, ModelError, Refused, Stopped, UsageError, WhispertuneError
 from whispertune.recipe import Recipe
-from whispertune.run import Event, Run
+from whispertune.run import Event, Run, write_json
 
 pytest.importorskip("torch")
 
@@ -402,7 +402,7 @@ def test_one_model_gets_one_number(finished, english: Path, corpus: Path):
 def test_export_is_proved_and_refuses_what_it_cannot_do(finished, tmp_path: Path):
     from whispertune import steps
 
-    run, _, told = finished
+    run, report, told = finished
     arguments = {"emit": told.emit, "should_stop": lambda: False}
     with pytest.raises(UsageError) as unknown:
         steps.export(str(run.folder), "mp3", str(tmp_path / "x"), None, **arguments)
@@ -410,6 +410,15 @@ def test_export_is_proved_and_refuses_what_it_cannot_do(finished, tmp_path: Path
     with pytest.raises(DataError) as missing:
         steps.export(str(run.folder), "hf", str(tmp_path / "x"), 99, **arguments)
     assert missing.value.what == f"{run.folder} has no checkpoint of step 99; kept are 1, 2"
+    judged = run.report_file.read_text("utf-8")
+    try:
+        write_json(run.report_file, report | {"verdict": "worse", "sentence": "WORSE for you. Keep the base model."})
+        with pytest.raises(Refused) as gate:
+            steps.export(str(run.folder), "hf", str(tmp_path / "x"), None, **arguments)
+    finally:
+        run.report_file.write_text(judged, "utf-8")
+    assert gate.value.what == f"{run.folder} is not exported: WORSE for you. Keep the base model."
+    assert "--force" in gate.value.hint and gate.value.exit_code == 3 and not (tmp_path / "x").exists()
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "notes.txt").write_text("")
     with pytest.raises(ModelError, match="exists already"):

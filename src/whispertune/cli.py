@@ -289,12 +289,15 @@ def export(
     step: Annotated[
         int | None, typer.Option(help="A kept checkpoint instead of the delivered model.")
     ] = None,
+    force: Annotated[
+        bool, typer.Option("--force", help="Export a model whose verdict is worse; its card says so.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Write the tuned model for where it is used, and prove there that it is the same model."""
     terminal = Terminal(as_json)
     target = to or Run.open(Path(run)).exports / format
-    made = _followed(terminal, "export", run=run, format=format, to=str(target), step=step)
+    made = _followed(terminal, "export", run=run, format=format, to=str(target), step=step, force=force)
     terminal.next(shlex.join(["whispertune", "transcribe", made["folder"], "speech.wav"]))
     terminal.data(made)
 

@@ -48,6 +48,12 @@ class MissingExtra(MachineError):
         )
 
 
+class Refused(WhispertuneError):
+    """A verdict stands against what is asked."""
+
+    exit_code = 3
+
+
 class Stopped(WhispertuneError):
     """The user stopped the run; everything is saved."""
 

@@ -19,7 +19,13 @@ from pydantic.fields import FieldInfo
 from whispertune.errors import UsageError
 
 Method = Literal["full", "decoder", "lora"]
-Goal = Literal["wer", "cer"]
+Goal = Annotated[
+    str,
+    Field(
+        pattern=r"^(wer|cer|keywords|slice:[^=]+=.+)$",
+        json_schema_extra={"words": ["wer", "cer", "keywords", "slice:COLUMN=VALUE"]},
+    ),
+]
 TextStyle = Literal["keep", "sentence", "base"]
 
 
@@ -140,7 +146,22 @@ class WindowsSection(_Section):
 class EvalSection(_Section):
     """How before and after are judged."""
 
-    goal: Goal = Field("wer", description="The score that decides; fixed before training.")
+    goal: Goal | None = Field(
+        None,
+        description="What decides, fixed before training: the error rate of words, of characters, of "
+        "keywords, or of the clips with a value in a column. Unset: words, or characters where a language "
+        "puts no spaces between words.",
+    )
+    keywords: str | None = Field(
+        None,
+        description="File of words that matter, one a line, other accepted spellings behind a |. Unset: "
+        "those in the test texts that are rare in general.",
+    )
+    normalizer: str | None = Field(
+        None,
+        description="File of own spelling rules, written form and what it counts as with a tab between; "
+        "they come after the language's own.",
+    )
     test_minutes: Annotated[float, Field(gt=0)] | Literal["all"] = Field(
         60.0, description="Minutes of test audio used, the same clips before and after; or all."
     )
@@ -359,7 +380,9 @@ def _choices(annotation: Any) -> list[str]:
     if annotation is type(None):
         return ["unset"]
     if get_origin(annotation) is Annotated:
-        return _choices(get_args(annotation)[0])
+        of, *about = get_args(annotation)
+        words = [a.json_schema_extra["words"] for a in about if getattr(a, "json_schema_extra", None)]
+        return words[0] if words else _choices(of)
     if get_origin(annotation) is Literal:
         return [str(value) for value in get_args(annotation)]
     if get_origin(annotation) in (Union, types.UnionType):

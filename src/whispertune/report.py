@@ -12,7 +12,7 @@ from whispertune.run import Run
 from whispertune.scoring.align import ClipScore, Counts, Totals, keyword_recall, score_clip, word_differences
 from whispertune.scoring.bootstrap import groups_of
 from whispertune.scoring.normalize import Normalizer, normalizer_for
-from whispertune.scoring.verdict import GOALS, compare, judge, judge_guards
+from whispertune.scoring.verdict import RATES, Guard, Rate, compare, judge, judge_guards
 
 Rows = Sequence[Mapping[str, str]]
 """Transcripts of a set: id, language, reference and hypothesis of each clip."""
@@ -52,13 +52,15 @@ def compare_sets(
         DataError: other clips, references, normalisers or decoding options on either side.
     """
     section = recipe.eval
+    goal = section.goal or "wer"
+    rate = RATES[goal]
     scored = {name: (_scored(before["sets"][name]), _scored(after["sets"][name])) for name, _ in sets}
     differences = {
         name: compare(
             *scored[name],
             groups_of(clips),
             # A guard is judged by the goal's own rate.
-            section.goal,
+            rate,
             decoding_before=before["decode"],
             decoding_after=after["decode"],
             resamples=section.resamples,
@@ -68,8 +70,8 @@ def compare_sets(
     own, *guards = (name for name, _ in sets)
     judgement = judge(
         differences[own],
-        judge_guards({name: differences[name] for name in guards}, section.tolerance),
-        section.goal,
+        judge_guards([Guard(name, differences[name], section.tolerance) for name in guards]),
+        goal,
     )
     judged = judgement.as_dict()
     # What others rely on comes first, in this order.
@@ -82,7 +84,7 @@ def compare_sets(
         "speaks_for": differences[own].speaks_for,
         "sets": {name: _before_after(*pair) for name, pair in scored.items()},
         "keywords": _keywords(before["sets"], scored, keywords) if keywords else None,
-        "clips_changed": _changed(sets, before["sets"], scored, section.goal),
+        "clips_changed": _changed(sets, before["sets"], scored, rate),
         "settings": {
             "decode": dict(before["decode"]),
             "normalizer": _normalizer(before["sets"]),
@@ -220,13 +222,13 @@ def _changed(
     sets: NamedClips,
     heard: Mapping[str, Rows],
     scored: Mapping[str, tuple[list[ClipScore], list[ClipScore]]],
-    goal: str,
+    rate: Rate,
 ) -> list[dict[str, Any]]:
     """Every clip whose errors changed, those that changed most first."""
     changed = []
     for name, clips in sets:
         for clip, row, before, after in zip(clips, heard[name], *scored[name], strict=True):
-            errors = GOALS[goal](before).errors, GOALS[goal](after).errors
+            errors = rate.count(before)[0], rate.count(after)[0]
             if errors[0] == errors[1]:
                 continue
             normalizer = _of_row(row)

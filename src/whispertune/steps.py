@@ -21,11 +21,12 @@ from whispertune.engine.evaluate import Layouts, ShouldStop, capped, transcripts
 from whispertune.engine.model import LoadedModel, load, resolve
 from whispertune.engine.transcribe import DecodeOptions, decode_options, transcribe_long
 from whispertune.engine.transcribe import transcribe as transcribe_clips
-from whispertune.errors import DataError, ModelError, Stopped, UsageError
+from whispertune.errors import DataError, ModelError, Refused, Stopped, UsageError
 from whispertune.job import Job
 from whispertune.recipe import Recipe
 from whispertune.report import compare_sets, score_sets
-from whispertune.run import Emit, Event, Run, line, read_json
+from whispertune.run import Emit, Event, Run, line, read_json, write_atomically
+from whispertune.ship.card import card, unjudged_card
 from whispertune.ship.hf import export_hf, prove_hf
 
 PROOF_CLIPS = 20
@@ -88,20 +89,28 @@ def evaluate(
 
 
 def export(
-    run: str, format: str, to: str, step: int | None, emit: Emit, should_stop: ShouldStop
+    run: str, format: str, to: str, step: int | None, emit: Emit, should_stop: ShouldStop, force: bool = False
 ) -> dict[str, Any]:
-    """Write a run's delivered model, or a kept checkpoint, in a format, and prove in its own engine that it
-    is the same model: a failed proof leaves nothing behind.
+    """Write a run's delivered model, or a kept checkpoint, in a format with its card, and prove in its own
+    engine that it is the same model: a failed proof leaves nothing behind.
 
     Raises:
         UsageError: no such format.
+        Refused: the verdict on the run is *worse*, and `force` does not say that it is wanted all the same.
         ModelError: the folder exists, or the proof failed.
     """
     if format not in EXPORT_FORMATS:
         raise UsageError(f"there is no export format '{format}'", f"formats: {', '.join(EXPORT_FORMATS)}")
     if Path(to).exists():  # said before minutes are spent on it
         raise ModelError(f"{to} exists already", "remove it, or export to another folder")
-    job = Job(Run.open(Path(run)), emit, should_stop)
+    opened = Run.open(Path(run))
+    report = opened.report
+    if report and report["verdict"] == "worse" and not force:
+        raise Refused(
+            f"{run} is not exported: {report['sentence']}",
+            "use the base model, or give --force to have it all the same; its card will say so",
+        )
+    job = Job(opened, emit, should_stop)
     loaded = job.at_step(step) if step is not None else load(resolve(run))
     judged = job.sets[0][2]
     layout = job.layouts.of(judged[0])
@@ -121,6 +130,8 @@ def export(
     shutil.rmtree(unproved, ignore_errors=True)
     try:
         export_hf(loaded, unproved, language=layout.language, task=layout.task)
+        about = card(report) if report and step is None else unjudged_card(run, step)
+        write_atomically(unproved / "README.md", about)
         emit(Event("progress", {"label": "proof", "done": 0, "total": None, "text": "in a fresh process"}))
         prove_hf(unproved, audio, expected)
         unproved.rename(to)

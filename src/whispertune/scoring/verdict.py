@@ -3,14 +3,16 @@
 The **goal** decides: better if its 95 % interval lies below 0 and no guard failed; worse if it lies above 0
 or a guard failed; else no measurable difference.
 
-A **guard** is speech the model must not unlearn. It fails when it got worse beyond chance *and* its point
-estimate exceeds the tolerance: a harm too small to matter is none, and one that chance explains is not shown.
-It passes when the upper end of its interval is within the tolerance. Otherwise it is unproven, and said so:
-too little speech to tell.
+A **guard** is speech the model must not unlearn, a **probe** an ability it must not lose (silence on silence,
+long audio, time tokens, prompts); both are judged alike. One fails when it got worse beyond chance *and* its
+point estimate exceeds the tolerance: a harm too small to matter is none, and one that chance explains is not
+shown. It passes when the upper end of its interval is within the tolerance. Otherwise it is unproven, and
+said so: too little speech to tell.
 
-**Beyond chance, with several guards**, follows Holm (1979): the one-sided p-values (`Difference.p_worse`) are
-tried from the smallest, the i-th of m against 0.025 ÷ (m − i + 1), up to the first that does not fall below.
-So the chance that any guard fails for nothing stays at 2.5 %, as with one guard whose interval excludes 0.
+**Beyond chance, with several guards and probes**, follows Holm (1979): the one-sided p-values
+(`Difference.p_worse`) are tried from the smallest, the i-th of m against 0.025 ÷ (m − i + 1), up to the first
+that does not fall below. So the chance that any fails for nothing stays at 2.5 %, as with one guard whose
+interval excludes 0.
 """
 
 import json
@@ -18,8 +20,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from whispertune.errors import DataError, UsageError
-from whispertune.scoring.align import ClipScore, Counts
+from whispertune.errors import DataError
+from whispertune.scoring.align import ClipScore
 from whispertune.scoring.bootstrap import CONFIDENCE, RESAMPLES, Difference, Grouping, paired_bootstrap
 
 Verdict = Literal["better", "no_difference", "worse"]
@@ -27,19 +29,29 @@ GuardStatus = Literal["passed", "failed", "unproven"]
 
 TOLERANCE = 1.0
 """By how many percentage points a guard may get worse."""
+UNITS = {"WER": "words", "CER": "characters", "KER": "keywords"}
+"""What the length of an error rate counts; KER is the keyword error rate."""
 
-GOALS: dict[str, Callable[[ClipScore], Counts]] = {
-    "wer": lambda score: score.words,
-    "cer": lambda score: score.characters,
+
+@dataclass(frozen=True, slots=True)
+class Rate:
+    """An error rate: what a clip adds to it, in errors and in the length they are relative to."""
+
+    metric: str
+    count: Callable[[ClipScore], tuple[int, int]]
+
+
+RATES = {
+    "wer": Rate("WER", lambda s: (s.words.errors, s.words.reference_length)),
+    "cer": Rate("CER", lambda s: (s.characters.errors, s.characters.reference_length)),
 }
-"""What a clip adds to each goal: errors, and the length they are relative to."""
 
 
 def compare(
     before: Sequence[ClipScore],
     after: Sequence[ClipScore],
     grouping: Grouping,
-    goal: str = "wer",
+    rate: Rate = RATES["wer"],
     *,
     decoding_before: Mapping[str, Any] | None = None,
     decoding_after: Mapping[str, Any] | None = None,
@@ -49,19 +61,17 @@ def compare(
     """The difference of two systems on the same clips; negative points are fewer errors after than before.
 
     Raises DataError when the two did not do the same task: other clips, references, normalisers or decoding
-    options (engine included); UsageError for a goal there is not.
+    options (engine included).
     """
-    if goal not in GOALS:
-        raise UsageError(f"there is no goal {goal!r}", f"goals are {', '.join(GOALS)}")
     pairs = _paired(before, after)
     _refuse_other_decoding(decoding_before or {}, decoding_after or {})
-    counts = [(GOALS[goal](b), GOALS[goal](a)) for b, a in pairs]
+    errors_before, lengths = zip(*(rate.count(b) for b, _ in pairs), strict=True)
     return paired_bootstrap(
-        [b.errors for b, _ in counts],
-        [a.errors for _, a in counts],
-        [b.reference_length for b, _ in counts],
+        errors_before,
+        [rate.count(a)[0] for _, a in pairs],
+        lengths,
         [_label(grouping, b.clip_id) for b, _ in pairs],
-        metric=goal.upper(),
+        metric=rate.metric,
         level=grouping.level,
         speaks_for=grouping.speaks_for,
         resamples=resamples,
@@ -132,8 +142,20 @@ def _label(grouping: Grouping, clip_id: str) -> Any:
 
 
 @dataclass(frozen=True, slots=True)
+class Guard:
+    """Something that tuning must not harm, measured before and after."""
+
+    name: str
+    difference: Difference
+    tolerance: float
+    """By how many points it may get worse."""
+    change: str = ""
+    """What changed, in words of its own, such as "text on 0 → 3 of 24 windows without speech"."""
+
+
+@dataclass(frozen=True, slots=True)
 class GuardResult:
-    """What became of speech that the model should not unlearn. Rates in percent."""
+    """What became of a guard or a probe. Rates in percent."""
 
     name: str
     before: float
@@ -141,10 +163,11 @@ class GuardResult:
     difference: Difference
     status: GuardStatus
     tolerance: float
+    change: str = ""
 
     @property
     def sentence(self) -> str:
-        change = f"{_rates(self.difference)}, {_points(self.difference)}"
+        change = self.change or f"{_rates(self.difference)}, {_points(self.difference)}"
         if self.status == "failed":
             return f"{self.name} got worse: {change}, tolerance {_tolerance(self)}"
         if self.status == "passed":
@@ -163,19 +186,18 @@ class GuardResult:
         }
 
 
-def judge_guards(
-    differences: Mapping[str, Difference], tolerance: float = TOLERANCE
-) -> tuple[GuardResult, ...]:
-    """Each guard's status, all tried together (Holm); `tolerance` in percentage points."""
-    worse = holm([difference.p_worse for difference in differences.values()], (1 - CONFIDENCE) / 2)
+def judge_guards(guards: Sequence[Guard]) -> tuple[GuardResult, ...]:
+    """The status of each guard and probe, all tried together (Holm)."""
+    worse = holm([guard.difference.p_worse for guard in guards], (1 - CONFIDENCE) / 2)
     results = []
-    for (name, difference), beyond_chance in zip(differences.items(), worse, strict=True):
+    for guard, beyond_chance in zip(guards, worse, strict=True):
+        d = guard.difference
         status: GuardStatus = "unproven"
-        if beyond_chance and difference.point > tolerance:
+        if beyond_chance and d.point > guard.tolerance:
             status = "failed"
-        elif difference.high <= tolerance:
+        elif d.high <= guard.tolerance:
             status = "passed"
-        results.append(GuardResult(name, difference.before, difference.after, difference, status, tolerance))
+        results.append(GuardResult(guard.name, d.before, d.after, d, status, guard.tolerance, guard.change))
     return tuple(results)
 
 
@@ -204,6 +226,7 @@ class Judgement:
     goal: str
     difference: Difference
     guards: tuple[GuardResult, ...]
+    probes: tuple[GuardResult, ...] = ()
 
     def as_dict(self) -> dict[str, Any]:
         """Ready for JSON, in the order in which `report.json` begins."""
@@ -216,23 +239,30 @@ class Judgement:
             "guards": [guard.as_dict() for guard in self.guards],
             "sentence": self.sentence,
             "reasons": list(self.reasons),
+            "probes": [probe.as_dict() for probe in self.probes],
             "recommended": self.recommended,
         }
 
 
-def judge(goal_difference: Difference, guards: Sequence[GuardResult] = (), goal: str = "wer") -> Judgement:
-    """The verdict on a goal, given what became of the guards."""
+def judge(
+    goal_difference: Difference,
+    guards: Sequence[GuardResult] = (),
+    goal: str = "wer",
+    probes: Sequence[GuardResult] = (),
+) -> Judgement:
+    """The verdict on a goal, given what became of the guards and probes, which were judged together."""
     on_goal = _on_goal(goal_difference)
-    failed = [guard for guard in guards if guard.status == "failed"]
+    failed = [each for each in (*guards, *probes) if each.status == "failed"]
     verdict: Verdict = "worse" if failed else on_goal
     return Judgement(
         verdict=verdict,
-        sentence=_sentence(goal_difference, on_goal, guards),
+        sentence=_sentence(goal_difference, on_goal, guards, probes),
         reasons=tuple(_reasons(goal_difference)),
         recommended="tuned" if verdict == "better" else "base",
         goal=goal,
         difference=goal_difference,
         guards=tuple(guards),
+        probes=tuple(probes),
     )
 
 
@@ -242,9 +272,11 @@ def _on_goal(difference: Difference) -> Verdict:
     return "worse" if difference.low > 0 else "no_difference"
 
 
-def _sentence(d: Difference, on_goal: Verdict, guards: Sequence[GuardResult]) -> str:
+def _sentence(
+    d: Difference, on_goal: Verdict, guards: Sequence[GuardResult], probes: Sequence[GuardResult]
+) -> str:
     change = f"{_rates(d)} {d.metric}, difference {_points(d)}"
-    failed = [guard.sentence for guard in guards if guard.status == "failed"]
+    failed = [each.sentence for each in (*guards, *probes) if each.status == "failed"]
     if failed and on_goal != "worse":
         own = "it got better" if on_goal == "better" else "there is no measurable difference"
         link = "but" if on_goal == "better" else "and"
@@ -270,7 +302,7 @@ _DRAWN_NOTES = {
 
 
 def _reasons(d: Difference) -> list[str]:
-    unit = "characters" if d.metric == "CER" else "words"
+    unit = UNITS[d.metric]
     size = f"{d.clips:,} {'clip' if d.clips == 1 else 'clips'} with {d.reference_length:,} {unit}"
     if not d.bounded:
         return [
