@@ -206,8 +206,10 @@ def test_the_normaliser_follows_each_clips_language():
 
 def test_keywords(tmp_path: Path):
     found = report(tmp_path, (WRONG, RIGHT), (RIGHT, RIGHT), keywords=["four", "absent"])["keywords"]
-    assert found["before"] == {"hits": 0, "total": 30} and found["after"] == {"hits": 30, "total": 30}
-    assert found["sets"]["general"]["before"] == {"hits": 30, "total": 30}
+    none, every = ({"hits": n, "total": 30, "false_alarms": 0, "recall": 100 * n / 30} for n in (0, 30))
+    assert found["words"] == ["four", "absent"]
+    assert found["before"] == {**none, "precision": None} and found["after"] == {**every, "precision": 100}
+    assert found["sets"]["general"]["before"] == {**every, "precision": 100}
     assert report(tmp_path / "2", (WRONG, RIGHT), (RIGHT, RIGHT))["keywords"] is None
 
 

@@ -9,8 +9,9 @@ from whispertune.clip import Clip
 from whispertune.plan import Plan
 from whispertune.recipe import Recipe
 from whispertune.run import Run
-from whispertune.scoring.align import ClipScore, Counts, Totals, keyword_recall, score_clip, word_differences
+from whispertune.scoring.align import ClipScore, Counts, Totals, score_clip, word_differences
 from whispertune.scoring.bootstrap import groups_of
+from whispertune.scoring.keywords import Keyword, KeywordCounts, count_keywords
 from whispertune.scoring.normalize import Normalizer, normalizer_for
 from whispertune.scoring.verdict import RATES, Guard, Rate, compare, judge, judge_guards
 
@@ -205,17 +206,35 @@ def _before_after(before: Sequence[ClipScore], after: Sequence[ClipScore]) -> di
 def _keywords(
     sets: Mapping[str, Rows],
     scored: Mapping[str, tuple[list[ClipScore], list[ClipScore]]],
-    words: Sequence[str],
+    words: Sequence[str | Keyword],
 ) -> dict[str, Any]:
     """How many of the keywords said were heard, before and after: in the first set, and in each."""
-    by_set: dict[str, dict[str, dict[str, int]]] = {}
+    keywords = tuple(Keyword(word) if isinstance(word, str) else word for word in words)
+    by_set: dict[str, dict[str, dict[str, Any]]] = {}
+    own = {side: _keyword_row(KeywordCounts()) for side in ("before", "after")}
     for name, rows in sets.items():
-        found = [keyword_recall(scores, words, _of_row(rows[0])) for scores in scored[name]]
-        before, after = ({"hits": hits, "total": total} for hits, total in found)
-        if before["total"]:
-            by_set[name] = {"before": before, "after": after}
-    own = by_set.get(next(iter(sets)), {"before": {"hits": 0, "total": 0}, "after": {"hits": 0, "total": 0}})
-    return {"words": list(words), **own, "sets": by_set}
+        normalizers = [_of_row(row) for row in rows]
+        before, after = (
+            sum(
+                (count_keywords(s, keywords, n) for s, n in zip(scores, normalizers, strict=True)),
+                KeywordCounts(),
+            )
+            for scores in scored[name]
+        )
+        if before.said:
+            by_set[name] = {"before": _keyword_row(before), "after": _keyword_row(after)}
+    own = by_set.get(next(iter(sets)), own)
+    return {"words": [keyword.term for keyword in keywords], **own, "sets": by_set}
+
+
+def _keyword_row(counts: KeywordCounts) -> dict[str, Any]:
+    return {
+        "hits": counts.hits,
+        "total": counts.said,
+        "false_alarms": counts.false_alarms,
+        "recall": counts.recall,
+        "precision": counts.precision,
+    }
 
 
 def _changed(

@@ -5,13 +5,12 @@ set-up of some 30 µs a call. A rate is errors ÷ reference length, never capped
 100 %. Over a set it is the ratio of the sums, not the mean of the clips' rates.
 """
 
-import re
 import unicodedata
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from rapidfuzz.distance import Levenshtein
+from rapidfuzz.distance import Editops, Levenshtein
 
 from whispertune.scoring.normalize import Normalizer, strip_markers
 
@@ -54,26 +53,37 @@ class Counts:
         )
 
 
-def _count(reference: Sequence[str], hypothesis: Sequence[str]) -> Counts:
+def _count(operations: Editops) -> Counts:
     substitutions = deletions = insertions = 0
-    for operation in Levenshtein.editops(reference, hypothesis):
+    for operation in operations:
         if operation.tag == "replace":
             substitutions += 1
         elif operation.tag == "delete":
             deletions += 1
         else:
             insertions += 1
-    return Counts(len(reference) - substitutions - deletions, substitutions, deletions, insertions)
+    return Counts(operations.src_len - substitutions - deletions, substitutions, deletions, insertions)
+
+
+def _lost_at_edges(operations: Editops) -> tuple[int, int]:
+    """Reference words deleted in a row from the first on, and up to the last; (0, 0) where none was heard."""
+    length = operations.src_len
+    if operations.dest_len == 0:
+        return 0, 0
+    deleted = {operation.src_pos for operation in operations if operation.tag == "delete"}
+    start = next(n for n in range(length + 1) if n not in deleted)
+    end = next(n for n in range(length + 1) if length - 1 - n not in deleted)
+    return start, end
 
 
 def count_words(reference: str, hypothesis: str) -> Counts:
     """Counts over the words of two texts, split at white space."""
-    return _count(reference.split(), hypothesis.split())
+    return _count(Levenshtein.editops(reference.split(), hypothesis.split()))
 
 
 def count_characters(reference: str, hypothesis: str) -> Counts:
     """Counts over the characters of two texts; a space is a character, as in jiwer."""
-    return _count(reference.strip(), hypothesis.strip())
+    return _count(Levenshtein.editops(reference.strip(), hypothesis.strip()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +94,11 @@ class ClipScore:
     reference: str
     hypothesis: str
     normalizer: str
-    """Name of the normaliser behind `words` and `characters`."""
+    """Name of the normaliser behind `said`, `heard`, `words` and `characters`."""
+    said: str
+    """The reference, normalised: words joined by single spaces."""
+    heard: str
+    """The hypothesis, normalised."""
     words: Counts
     characters: Counts
     raw_words: Counts
@@ -93,21 +107,31 @@ class ClipScore:
     """The hypothesis runs away: see `is_loop`."""
     empty: bool
     """The hypothesis has no words where the reference has some."""
+    lost_at_start: int
+    """Words of the reference, from its first on, that are missing in a row: a late start. 0 if `empty`."""
+    lost_at_end: int
+    """Words of the reference, up to its last, that are missing in a row: an early stop. 0 if `empty`."""
 
 
 def score_clip(clip_id: str, reference: str, hypothesis: str, normalizer: Normalizer) -> ClipScore:
     """Compares what was said with what was heard, in one clip."""
     heard, said = normalizer(hypothesis), normalizer(reference)
+    operations = Levenshtein.editops(said.split(), heard.split())
+    lost_at_start, lost_at_end = _lost_at_edges(operations)
     return ClipScore(
         clip_id=clip_id,
         reference=reference,
         hypothesis=hypothesis,
         normalizer=normalizer.name,
-        words=count_words(said, heard),
+        said=said,
+        heard=heard,
+        words=_count(operations),
         characters=count_characters(normalizer.characters(said), normalizer.characters(heard)),
         raw_words=count_words(strip_markers(reference), strip_markers(hypothesis)),
         loop=is_loop(hypothesis, reference),
         empty=bool(said) and not heard,
+        lost_at_start=lost_at_start,
+        lost_at_end=lost_at_end,
     )
 
 
@@ -258,6 +282,9 @@ class Totals:
     """Clips with more word errors than reference words."""
     undefined_references: int
     """Clips whose reference normalises to nothing, such as `[noise]`; what is heard there is inserted."""
+    lost_at_start: int
+    lost_at_end: int
+    """Words missing in a row at the clips' edges, where something was heard."""
 
     @classmethod
     def of(cls, scores: Iterable[ClipScore]) -> "Totals":
@@ -273,6 +300,8 @@ class Totals:
             empty_hypotheses=sum(s.empty for s in scores),
             over_100_percent=sum(s.words.errors > s.words.reference_length > 0 for s in scores),
             undefined_references=sum(s.words.reference_length == 0 for s in scores),
+            lost_at_start=sum(s.lost_at_start for s in scores),
+            lost_at_end=sum(s.lost_at_end for s in scores),
         )
 
     @property
@@ -294,23 +323,3 @@ class Totals:
     @property
     def sentence_accuracy(self) -> float | None:
         return 100 * self.correct_clips / self.clips if self.clips else None
-
-
-def keyword_recall(
-    scores: Iterable[ClipScore], keywords: Iterable[str], normalizer: Normalizer
-) -> tuple[int, int]:
-    """How many of the keywords said were heard: (hits, total), counted clip by clip, wherever they stand.
-
-    A keyword may be several words; each of its occurrences counts.
-    """
-    # The lookahead finds "a b a" twice in "a b a b a".
-    normalized = {normalizer(keyword) for keyword in keywords} - {""}
-    patterns = [re.compile(rf" (?={re.escape(keyword)} )") for keyword in normalized]
-    hits = total = 0
-    for score in scores:
-        said, heard = f" {normalizer(score.reference)} ", f" {normalizer(score.hypothesis)} "
-        for pattern in patterns:
-            occurrences = len(pattern.findall(said))
-            total += occurrences
-            hits += min(occurrences, len(pattern.findall(heard)))
-    return hits, total

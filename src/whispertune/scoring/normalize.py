@@ -31,18 +31,24 @@ Burmese, Khmer, Tibetan): as above, each written character is a word of its own,
 the character error rate comes first. Traditional and simplified characters are different.
 
 Everywhere: Whisper's markers `<|...|>` and notes in brackets such as `[noise]` or `(laughs)` are no words.
+
+**Own rules** (`english-1 + rules.tsv 1a2b3c4d`; the digits are the first of the file's SHA-256) come last, on
+the normalised words of both sides: see `read_rules`.
 """
 
+import hashlib
 import re
 import unicodedata
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cache, lru_cache
+from pathlib import Path
 from typing import Literal
 
 from whisper_normalizer.english import EnglishNumberNormalizer, EnglishTextNormalizer
 
-from whispertune.errors import UsageError
+from whispertune.errors import DataError, UsageError
+from whispertune.scoring.phrases import Phrases, read_lines
 
 UNSPACED_LANGUAGES = frozenset({"zh", "yue", "ja", "th", "lo", "my", "km", "bo"})
 """Whisper's languages whose writing puts no space between words: their words cannot be counted."""
@@ -86,11 +92,62 @@ class Normalizer:
         return normalized.replace(" ", "") if self.scores_by == "cer" else normalized
 
 
-def normalizer_for(language: str | None) -> Normalizer:
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """A list of what its owner lets count as something else, as read from a file."""
+
+    path: Path
+    sha256: str
+    """Of the file, hexadecimal."""
+    rows: tuple[tuple[int, str, str], ...]
+    """(line number, what is written, what it counts as)."""
+
+    @property
+    def name(self) -> str:
+        return f"{self.path.name} {self.sha256[:8]}"
+
+
+def read_rules(path: Path) -> Rules:
+    """Rules from a text file in UTF-8, one a line: what is written, a tab, what it counts as.
+
+        Dr Vora<tab>doctor vora
+        okay<tab>ok
+        uh-huh<tab>
+
+    Both sides are normalised like any text before they are used, so case and punctuation make no difference.
+    A rule applies to whole words (in Chinese and its like to whole characters), where several begin the
+    longest first, and not to the outcome of another rule. Nothing behind the tab: the words do not count.
+    Lines that begin with `#` are comments; so is a first line that says `written<tab>counts as`.
+
+    Raises DataError, with file and line, when the file cannot be read, is not UTF-8 or a line has no or more
+    than one tab. Whether a left side means anything depends on the language: see `normalizer_for`.
+    """
+    path = Path(path)
+    rows = []
+    for line, text in read_lines(path):
+        columns = text.split("\t")
+        if len(columns) != 2:
+            raise DataError(
+                f"{path}:{line} has {len(columns) - 1} tabs where 1 is expected: {text!r}",
+                "what is written, one tab, what it counts as; "
+                "what shall not count has the tab and nothing behind it",
+            )
+        if not rows and [c.strip().casefold() for c in columns] == ["written", "counts as"]:
+            continue
+        rows.append((line, columns[0], columns[1]))
+    return Rules(path, hashlib.sha256(path.read_bytes()).hexdigest(), tuple(rows))
+
+
+def normalizer_for(language: str | None, rules: Rules | None = None) -> Normalizer:
     """The normaliser of a language: a Whisper code such as `en`, also `en-GB`; None when it is not known.
 
-    Raises UsageError for anything that is not a language code.
+    Raises UsageError for anything that is not a language code; DataError, with file and line, when the left
+    side of a rule has no words once it is normalised, or the same words as another's.
     """
+    return _with_rules(_own(language), rules) if rules else _own(language)
+
+
+def _own(language: str | None) -> Normalizer:
     if language is None:
         return _normalizer("")
     code = re.split(r"[-_]", language.strip().lower())[0]
@@ -117,6 +174,42 @@ def _normalizer(code: str) -> Normalizer:
         )
     name = f"unicode-1:{code}" if own_rules else "unicode-1"
     return Normalizer(name, description, "wer", lambda text: _unicode(text, code))
+
+
+@cache
+def _with_rules(plain: Normalizer, rules: Rules) -> Normalizer:
+    lines: dict[str, int] = {}
+    outcomes: list[list[str]] = []
+    for line, written, counts_as in rules.rows:
+        words = plain(written)
+        if not words:
+            raise DataError(
+                f"{rules.path}:{line}: nothing is left of {written!r} once it is normalised ({plain.name})",
+                "delete the line: it has no words to find",
+            )
+        if words in lines:
+            raise DataError(
+                f"{rules.path}:{line} has the same left side as line {lines[words]} "
+                f"once both are normalised: {words!r} ({plain.name})",
+                "keep one of the two lines",
+            )
+        lines[words] = line
+        outcomes.append(plain(counts_as).split())
+    phrases = Phrases((words, number) for number, words in enumerate(lines))
+
+    def apply(text: str) -> str:
+        words = plain(text).split()
+        result: list[str] = []
+        done = 0
+        for start, end, number in phrases.within(words):
+            if start >= done:
+                result += words[done:start] + outcomes[number]
+                done = end
+        return " ".join(result + words[done:])
+
+    count = len(outcomes)
+    description = f"{plain.description}; then {count:,} rule{'s' * (count != 1)} of {rules.path.name}"
+    return Normalizer(f"{plain.name} + {rules.name}", description, plain.scores_by, apply)
 
 
 def strip_markers(text: str) -> str:
