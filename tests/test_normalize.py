@@ -1,14 +1,15 @@
 """One common form for two texts: the numbers policy, marks, markers, and English rules only for English."""
 
+import hashlib
 import random
 import unicodedata
 
 import pytest
 from whisper_normalizer.english import EnglishNumberNormalizer
 
-from whispertune.errors import UsageError
+from whispertune.errors import DataError, UsageError
 from whispertune.scoring.align import score_clip
-from whispertune.scoring.normalize import normalizer_for, strip_markers
+from whispertune.scoring.normalize import normalizer_for, read_rules, strip_markers
 
 ENGLISH = normalizer_for("en")
 
@@ -187,3 +188,107 @@ def test_names_tell_rules_apart():
 
 def test_the_raw_text_keeps_everything_but_markers():
     assert strip_markers(" <|0.00|>Hello,  cafe\u0301!<|1.00|>") == "Hello, café!"
+
+
+def rules(tmp_path, *lines):
+    path = tmp_path / "rules.tsv"
+    path.write_text("\n".join(lines), "utf-8")
+    return read_rules(path)
+
+
+TABS = "what is written, one tab, what it counts as; what shall not count has the tab and nothing behind it"
+
+
+@pytest.mark.parametrize(
+    ("content", "what", "hint"),
+    [
+        (b"okay\tok\ncaf\xe9\tcafe\n", "{path}:2 is not UTF-8 text (byte 11)", "save it again as UTF-8"),
+        (b"# ours\nokay\tok\num\n", "{path}:3 has 0 tabs where 1 is expected: 'um'", TABS),
+        (b"okay ok\n", "{path}:1 has 0 tabs where 1 is expected: 'okay ok'", TABS),
+        (b"a\tb\tc\n", "{path}:1 has 2 tabs where 1 is expected: 'a\\tb\\tc'", TABS),
+    ],
+)
+def test_a_file_of_rules_that_is_none_is_refused(tmp_path, content, what, hint):
+    path = tmp_path / "rules.tsv"
+    path.write_bytes(content)
+    with pytest.raises(DataError) as caught:
+        read_rules(path)
+    assert (caught.value.what, caught.value.hint) == (what.format(path=path), hint)
+
+
+def test_rules_that_are_not_there_are_refused(tmp_path):
+    with pytest.raises(DataError) as caught:
+        read_rules(tmp_path / "none.tsv")
+    assert caught.value.what == f"cannot read {tmp_path / 'none.tsv'}: No such file or directory"
+
+
+@pytest.mark.parametrize("left", ["", "...", "[noise]", "uh"])
+def test_a_rule_for_nothing_is_refused_where_the_language_is_known(tmp_path, left):
+    listed = rules(tmp_path, "# ours", "okay\tok", f"{left}\tx")
+    with pytest.raises(DataError) as caught:
+        normalizer_for("en", listed)
+    path = tmp_path / "rules.tsv"
+    assert caught.value.what == f"{path}:3: nothing is left of {left!r} once it is normalised (english-1)"
+    assert caught.value.hint == "delete the line: it has no words to find"
+    if left == "uh":
+        assert normalizer_for("cs", listed)("uh") == "x", "a word in other languages"
+
+
+def test_two_rules_with_one_left_side_are_refused(tmp_path):
+    listed = rules(tmp_path, "Colour\thue", "", "color!\tshade")
+    with pytest.raises(DataError) as caught:
+        normalizer_for("en", listed)
+    assert caught.value.what == (
+        f"{tmp_path / 'rules.tsv'}:3 has the same left side as line 1 once both are normalised: 'color' (english-1)"
+    )
+    assert caught.value.hint == "keep one of the two lines"
+    assert normalizer_for("cs", listed)("colour color") == "hue shade"
+
+
+@pytest.mark.parametrize(
+    ("lines", "text", "words"),
+    [
+        (["Dr Vora\tdoktor vora"], "Dr. VORA, dr vorax", "doktor vora doctor vorax"),
+        (["okay\tOK", "o.k.\tOK"], "Okay, o.k.? okays", "ok ok okays"),
+        (["like\t"], "I, like, went", "i went"),
+        (["like\t"], "Like!", ""),
+        (["a b\tx", "a b c\ty"], "a b c a b a", "y x a"),
+        (["a\tb", "b\tc"], "a b a", "b c b"),
+        (["a a\ta"], "a a a a a", "a a a"),
+        (["five mg\t5 milligrams"], "25 mg, 5 mg, five mg", "2 5 mg 5 milligrams 5 milligrams"),
+        (["Written\tcounts as", "a\tb"], "written a", "written b"),
+        (["a\tb", "Written\tcounts as"], "written a", "counts as b"),
+        (["um\t", "[noise]\t", "a\tb"], "um, [noise] a", "b"),
+        ([], "A b.", "a b"),
+    ],
+)
+def test_rules_apply_to_whole_words_the_longest_first_and_once(tmp_path, lines, text, words):
+    assert normalizer_for("en", rules(tmp_path, *lines))(text) == words
+
+
+def test_rules_in_writing_without_spaces(tmp_path):
+    normalizer = normalizer_for("zh", rules(tmp_path, "臺\t台", "哈\t"))
+    score = score_clip("a", "臺北哈哈", "台北", normalizer)
+    assert (score.words.errors, score.characters.errors, score.characters.reference_length) == (0, 0, 2)
+    assert normalizer.scores_by == "cer"
+
+
+def test_the_name_tells_one_file_of_rules_from_another(tmp_path):
+    plain = normalizer_for("en")
+    first = rules(tmp_path, "okay\tok")
+    digits = hashlib.sha256((tmp_path / "rules.tsv").read_bytes()).hexdigest()[:8]
+    named = normalizer_for("en", first)
+    assert named.name == f"english-1 + rules.tsv {digits}"
+    assert named.description == f"{plain.description}; then 1 rule of rules.tsv"
+    other = normalizer_for("en", rules(tmp_path, "okay\tok", "um\t"))
+    assert len({plain.name, named.name, other.name}) == 3
+    assert normalizer_for("en", None) == plain
+    assert score_clip("a", "okay", "ok", named).normalizer == named.name
+
+
+@pytest.mark.parametrize("newline", ["\n", "\r\n"])
+@pytest.mark.parametrize("mark", ["", "\ufeff"])
+def test_rules_from_any_editor(tmp_path, newline, mark):
+    path = tmp_path / "rules.tsv"
+    path.write_bytes((mark + newline.join(["# ours", "", "ok\tokay", "like\t", ""])).encode())
+    assert normalizer_for("cs", read_rules(path))("ok, like so") == "okay so"

@@ -142,7 +142,7 @@ def normalizer_for(language: str | None, rules: Rules | None = None) -> Normaliz
     """The normaliser of a language: a Whisper code such as `en`, also `en-GB`; None when it is not known.
 
     Raises UsageError for anything that is not a language code; DataError, with file and line, when the left
-    side of a rule has no words once it is normalised, or the same words as another's.
+    side of a rule has no words once it is normalised (and the right side has), or the words of another's.
     """
     return _with_rules(_own(language), rules) if rules else _own(language)
 
@@ -181,7 +181,9 @@ def _with_rules(plain: Normalizer, rules: Rules) -> Normalizer:
     lines: dict[str, int] = {}
     outcomes: list[list[str]] = []
     for line, written, counts_as in rules.rows:
-        words = plain(written)
+        words, outcome = plain(written), plain(counts_as)
+        if not words and not outcome:
+            continue  # "um" does not count, and in English it does not count anyway
         if not words:
             raise DataError(
                 f"{rules.path}:{line}: nothing is left of {written!r} once it is normalised ({plain.name})",
@@ -194,7 +196,7 @@ def _with_rules(plain: Normalizer, rules: Rules) -> Normalizer:
                 "keep one of the two lines",
             )
         lines[words] = line
-        outcomes.append(plain(counts_as).split())
+        outcomes.append(outcome.split())
     phrases = Phrases((words, number) for number, words in enumerate(lines))
 
     def apply(text: str) -> str:
