@@ -123,7 +123,7 @@ def read_rules(path: Path) -> Rules:
     than one tab. Whether a left side means anything depends on the language: see `normalizer_for`.
     """
     path = Path(path)
-    rows = []
+    rows: list[tuple[int, str, str]] = []
     for line, text in read_lines(path):
         columns = text.split("\t")
         if len(columns) != 2:
