@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 from test_job import make_corpus, make_source, sentences
-from test_report import RIGHT, SETS, WRONG, system
+from test_report import RIGHT, SETS, WRONG, system, terms
 
 import whispertune.cli as cli
 import whispertune.terminal as terminal_module
@@ -94,8 +94,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, dict[str, Any]]]:
 
 def verdict(before: str, after: str) -> dict[str, Any]:
     """A report as `compare_sets` makes it."""
-    recipe = Recipe().with_changes({"eval.resamples": 1000})
-    found = compare_sets(SETS, system(SETS, before, RIGHT), system(SETS, after, RIGHT), recipe)
+    found = compare_sets(SETS, system(SETS, before, RIGHT), system(SETS, after, RIGHT), terms())
     return {**found, "next": "whispertune export r --format hf", "notes": []}
 
 
@@ -405,7 +404,7 @@ def test_the_verdict_is_the_exit_code(
 
 def test_eval_scores_or_compares(whispertune: Command, elsewhere: Path, monkeypatch):
     make_corpus(elsewhere / "c", sentences(12))
-    scores = score_sets(system(SETS, WRONG, RIGHT))
+    scores = score_sets(system(SETS, WRONG, RIGHT), terms())
     monkeypatch.setattr(cli, "_followed", lambda *_, **__: scores)
     said = whispertune("eval", "tiny.en", "c")
     assert said.code == 0

@@ -1,6 +1,7 @@
 """report.json from transcripts: what decides, what guards, and what it says to do next."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from whispertune.recipe import Recipe
 from whispertune.report import build_report, compare_sets, dev_wer, score_sets
 from whispertune.report_page import render_page
 from whispertune.run import Event, Run
+from whispertune.scoring.terms import Terms, terms_of
 
 RECIPE = Recipe().with_changes({"model.name": "tiny.en", "data.corpus": "my clips", "eval.resamples": 1000})
 PLAN = Plan(
@@ -65,6 +67,15 @@ def system(sets: list[tuple[str, list[Clip]]], *said: str, decode: dict[str, Any
     return {"model": {"name": "m", "fingerprint": "f"}, "decode": decode, "sets": rows}
 
 
+def terms(recipe: Recipe = RECIPE, sets: list[tuple[str, list[Clip]]] | None = None) -> Terms:
+    own = (sets or SETS)[0][1]
+    return terms_of(recipe.eval, own, {clip.id: clip.language or "en" for clip in own})
+
+
+def goal(name: str) -> Recipe:
+    return RECIPE.with_changes({"eval.goal": name})
+
+
 SETS = [("test", clips("t", 30)), ("general", clips("g", 30))]
 RIGHT, WRONG = "One, two, three, four!", "one two tree for"
 
@@ -81,6 +92,7 @@ def report(tmp_path: Path, before: tuple[str, str], after: tuple[str, str], **mo
         SETS,
         system(SETS, *before),
         system(SETS, *after),
+        terms(run.recipe),
         curves={"loss": [], "dev_wer": [], "best_step": 4, "steps": 15},
         corpus={"name": "clips"},
         trained_s=70.0,
@@ -91,12 +103,12 @@ def report(tmp_path: Path, before: tuple[str, str], after: tuple[str, str], **mo
 def test_systems_that_did_not_do_the_same_are_not_compared():
     other = system(SETS, RIGHT, RIGHT, decode={**GREEDY, "search": "beam"})
     with pytest.raises(DataError, match=r'search was "greedy" before, "beam" after'):
-        compare_sets(SETS, system(SETS, RIGHT, RIGHT), other, RECIPE)
+        compare_sets(SETS, system(SETS, RIGHT, RIGHT), other, terms())
 
 
 def test_nothing_to_count_is_undefined_and_no_crash(tmp_path: Path):
     sets = [("test", clips("t", 8, text="..."))]
-    scores = score_sets(system(sets, ""))["sets"]["test"]
+    scores = score_sets(system(sets, ""), terms(sets=sets))["sets"]["test"]
     assert scores["wer"] is None and scores["undefined"] == 8 and scores["reference_words"] == 0
 
 
@@ -144,6 +156,55 @@ def test_the_next_command_keeps_the_recipe_and_steps_where_steps_were_asked(tmp_
     assert found["next"] == f"whispertune train --recipe {tmp_path / 'r' / 'recipe.toml'} --steps 80"
 
 
+def test_a_goal_of_keywords_counts_false_alarms_too(tmp_path: Path):
+    (tmp_path / "words.txt").write_text("four\n")
+    recipe = RECIPE.with_changes({"eval.keywords": str(tmp_path / "words.txt"), "eval.goal": "keywords"})
+    found = report(tmp_path, (WRONG, RIGHT), ("one two three four four", RIGHT), recipe=recipe)
+    assert (found["goal"], found["before"], found["after"]) == ("keywords", 100.0, 100.0)
+    assert found["verdict"] == "no_difference" and found["difference"]["metric"] == "KER"
+    assert found["reasons"][0].startswith("30 clips with 30 keywords;")
+    assert found["guards"][0]["difference"]["metric"] == "WER", "keywords of one's own are not said in a guard"
+
+
+def test_a_goal_of_keywords_that_nobody_says_is_refused():
+    with pytest.raises(DataError) as refused:
+        terms(RECIPE.with_changes({"eval.goal": "keywords"}))
+    assert refused.value.what == "the goal is keywords, and none of 0 is in the 30 test texts"
+    assert refused.value.hint == "name words that are said in the test clips, in a file: --keywords FILE"
+
+
+def test_a_goal_of_a_slice(tmp_path: Path):
+    sets = [("test", [replace(c, speaker="ana" if i < 10 else "ben") for i, c in enumerate(clips("t", 30))])]
+    before, after = system(sets, WRONG), system(sets, RIGHT)
+    for row in after["sets"]["test"][10:]:
+        row["hypothesis"] = "nothing right here at all"
+    found = compare_sets(sets, before, after, terms(goal("slice:speaker=ana"), sets))
+    assert (found["verdict"], found["before"], found["after"]) == ("better", 50.0, 0.0)
+    assert (found["clips"], found["words"], found["goal"]) == (10, 40, "slice:speaker=ana")
+    assert found["sets"]["test"]["after"]["wer"] > 50, "the set as a whole is information"
+    assert [(row["value"], row["after"]) for row in found["slices"]["speaker"]] == [("ben", 125.0), ("ana", 0.0)]
+    for wrong, what, hint in (
+        ("slice:who=ana", "the test clips have no column 'who'", "columns: speaker, length, source_rate"),
+        ("slice:speaker=eve", "none of 30 test clips has that value", "values of speaker: ana, ben"),
+    ):
+        with pytest.raises(DataError) as refused:
+            terms(goal(wrong), sets)
+        assert refused.value.what == f"the goal {wrong}: {what}" and refused.value.hint == hint
+
+
+def test_characters_come_first_where_words_have_no_spaces():
+    assert terms(sets=[("test", clips("t", 3, "你好", "zh"))]).goal.name == "cer"
+    assert terms(goal("wer"), [("test", clips("t", 3, "你好", "zh"))]).goal.rate == "wer"
+
+
+def test_confusions_are_counted_on_both_sides(tmp_path: Path):
+    found = report(tmp_path, (WRONG, RIGHT), ("one two tree four", RIGHT))["confusions"]
+    assert found == [
+        {"said": "3", "heard": "tree", "before": 30, "after": 30},
+        {"said": "4", "heard": "for", "before": 30, "after": 0},
+    ]
+
+
 def test_a_goal_of_characters(tmp_path: Path):
     found = report(tmp_path, (WRONG, RIGHT), (RIGHT, RIGHT), recipe=RECIPE.with_changes({"eval.goal": "cer"}))
     scores = found["sets"]["test"]
@@ -164,6 +225,8 @@ def test_each_set_is_counted_before_and_after(tmp_path: Path):
         "reference_words": 120,
         "sentence_accuracy": 0.0,
         "loops": 0,
+        "lost_at_start": 0,
+        "lost_at_end": 0,
         "empty": 0,
         "over_100": 0,
         "undefined": 0,
@@ -178,7 +241,7 @@ def test_each_set_is_counted_before_and_after(tmp_path: Path):
 def test_a_runaway_is_counted_apart_and_not_capped():
     sets = [("test", clips("t", 1))]
     loop = "one two three four " + "the " * 200
-    scores = score_sets(system(sets, loop))["sets"]["test"]
+    scores = score_sets(system(sets, loop), terms(sets=sets))["sets"]["test"]
     assert (scores["wer"], scores["insertions"], scores["loops"], scores["over_100"]) == (5000.0, 200, 1, 1)
     assert scores["wer_without_loops"] is None
 
@@ -199,15 +262,17 @@ def test_the_normaliser_follows_each_clips_language():
     heard = system(sets, "x")
     for row, text in zip(heard["sets"]["test"], ("naive", "color"), strict=True):
         row["hypothesis"] = text
-    found = score_sets(heard)
+    found = score_sets(heard, terms(sets=sets))
     assert found["sets"]["test"]["substitutions"] == 1, "English spelling is forgiven, a Czech letter is not"
     assert len(found["normalizer"].split(", ")) == 2
 
 
 def test_keywords(tmp_path: Path):
-    found = report(tmp_path, (WRONG, RIGHT), (RIGHT, RIGHT), keywords=["four", "absent"])["keywords"]
+    (tmp_path / "words.txt").write_text("four\nabsent | missing\n")
+    recipe = RECIPE.with_changes({"eval.keywords": str(tmp_path / "words.txt")})
+    found = report(tmp_path, (WRONG, RIGHT), (RIGHT, RIGHT), recipe=recipe)["keywords"]
     none, every = ({"hits": n, "total": 30, "false_alarms": 0, "recall": 100 * n / 30} for n in (0, 30))
-    assert found["words"] == ["four", "absent"]
+    assert (found["words"], found["chosen_by"]) == (["four", "absent"], "file")
     assert found["before"] == {**none, "precision": None} and found["after"] == {**every, "precision": 100}
     assert found["sets"]["general"]["before"] == {**every, "precision": 100}
     assert report(tmp_path / "2", (WRONG, RIGHT), (RIGHT, RIGHT))["keywords"] is None
@@ -241,7 +306,7 @@ def test_time_counts_every_attempt(tmp_path: Path):
 def test_text_from_data_is_escaped_in_the_page(tmp_path: Path):
     evil = "<script>alert(1)</script> <img src=x onerror=alert(2)>"
     sets = [("test", clips("t", 8, evil))]
-    found = compare_sets(sets, system(sets, evil), system(sets, "<b>x</b>"), RECIPE)
+    found = compare_sets(sets, system(sets, evil), system(sets, "<b>x</b>"), terms(sets=sets))
     page = render_page({**found, "next": "", "notes": [evil], "settings": {}}, {})
     assert "<script" not in page and "<img src=x" not in page and "<b>x</b>" not in page
     assert "&lt;script&gt;" in page

@@ -44,6 +44,9 @@ def _knob(key: str, *words: str, **more: Any) -> Any:
 
 Json = Annotated[bool, typer.Option("--json", help="stdout is JSON, the rest goes to stderr.")]
 Language = Annotated[str | None, _knob("model.language")]
+Goal = Annotated[str | None, _knob("eval.goal")]
+Keywords = Annotated[Path | None, _knob("eval.keywords", "--keywords", metavar="FILE")]
+Spelling = Annotated[Path | None, _knob("eval.normalizer", "--normalizer", metavar="FILE")]
 Device = Annotated[str | None, _knob("machine.device")]
 Set = Annotated[
     list[str] | None,
@@ -192,7 +195,9 @@ def train(
         typer.Option("--from", metavar="RUN", help="A finished run whose model is tuned further."),
     ] = None,
     method: Annotated[str | None, _knob("train.method")] = None,
-    goal: Annotated[str | None, _knob("eval.goal")] = None,
+    goal: Goal = None,
+    keywords: Keywords = None,
+    normalizer: Spelling = None,
     passes: Annotated[float | None, _knob("train.passes")] = None,
     steps: Annotated[int | None, _knob("train.steps")] = None,
     eval_every: Annotated[int | None, _knob("train.eval_every")] = None,
@@ -227,7 +232,7 @@ def train(
         "train.eval_every": eval_every,
         "train.save_every": save_every,
         "train.max_minutes": max_minutes,
-        "eval.goal": goal,
+        **_judging(goal, keywords, normalizer),
         "eval.test_minutes": test_minutes,
         "machine.device": device,
     }
@@ -252,6 +257,9 @@ def eval_(
         str, typer.Argument(help="Corpus or source: its test clips, or all where it has none.")
     ],
     baseline: Annotated[str | None, typer.Option(help="MODEL to compare with.")] = None,
+    goal: Goal = None,
+    keywords: Keywords = None,
+    normalizer: Spelling = None,
     language: Language = None,
     device: Device = None,
     assignments: Set = None,
@@ -259,7 +267,8 @@ def eval_(
 ) -> None:
     """Score a model on a corpus, and say whether it is better than another."""
     terminal = Terminal(as_json)
-    settings = chosen_recipe(None, {"model.language": language, "machine.device": device}, assignments)
+    options = {"model.language": language, "machine.device": device}
+    settings = chosen_recipe(None, options | _judging(goal, keywords, normalizer), assignments)
     folder = _corpus(terminal, corpus, settings.model.language)
     arguments = {"model": model, "corpus": str(folder), "baseline": baseline, "recipe": settings.model_dump()}
     found = _followed(terminal, "evaluate", **arguments)
@@ -462,6 +471,12 @@ def _with_corpora(terminal: Terminal, chosen: Recipe) -> Recipe:
         str(_corpus(terminal, name, language)) for name in (chosen.data.corpus, *chosen.data.guards)
     )
     return chosen.with_changes({"data.corpus": corpus, "data.guards": tuple(guards)})
+
+
+def _judging(goal: str | None, keywords: Path | None, normalizer: Path | None) -> dict[str, Any]:
+    """What decides, by recipe key; a run is asked again from other folders, so paths are absolute."""
+    files = {"eval.keywords": keywords, "eval.normalizer": normalizer}
+    return {"eval.goal": goal} | {key: str(file.absolute()) for key, file in files.items() if file}
 
 
 def _run_row(run: Run) -> dict[str, str]:

@@ -8,6 +8,7 @@ import io
 import itertools
 import time
 import wave
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -19,11 +20,12 @@ import torch
 
 from whispertune.clip import SAMPLE_RATE, Clip
 from whispertune.corpus import Corpus
+from whispertune.data.segment import snr_db
 from whispertune.data.text import label_style
 from whispertune.data.validate import check_tokens
 from whispertune.engine import checkpoint as checkpoints
 from whispertune.engine.device import machine_facts, pick_device, versions
-from whispertune.engine.evaluate import Layouts, ShouldStop, capped, transcripts
+from whispertune.engine.evaluate import Evaluation, JudgedSet, Layouts, ShouldStop, capped
 from whispertune.engine.labels import styled_labels
 from whispertune.engine.method import Tuned, prepare
 from whispertune.engine.model import LoadedModel, load
@@ -38,6 +40,7 @@ from whispertune.plan import CorpusFacts, Plan, make_plan
 from whispertune.report import build_report, dev_wer, has_words, score_sets
 from whispertune.report_page import render_page
 from whispertune.run import Emit, Event, Run, line, read_json, warning, write_atomically, write_json
+from whispertune.scoring.terms import Terms, terms_of
 from whispertune.ship.hf import export_hf
 
 SHOWN_CLIPS = 40
@@ -55,14 +58,12 @@ class Job:
         run: Run,
         emit: Emit,
         should_stop: ShouldStop,
-        keywords: Sequence[str] = (),
         notes: Sequence[str] = (),
     ) -> None:
         self.run = run
         self.recipe = run.recipe
         self.emit = run.recorder(emit)
         self.should_stop = should_stop
-        self.keywords = keywords
         self.notes = notes
         self.corpus = Corpus.open(Path(self.recipe.data.corpus))
         self.guards = [Corpus.open(Path(guard)) for guard in self.recipe.data.guards]
@@ -75,8 +76,7 @@ class Job:
     def check(self) -> None:
         """Leave out what the model cannot learn from, by name, before any weight is loaded."""
         for name, _, judged in self.sets:
-            for clip in judged:
-                self.layouts.of(clip)  # a language that the model lacks is refused here
+            # A language that the model lacks is refused here.
             languages = [self.layouts.of(clip).language for clip in judged]
             if judged and not has_words([clip.text for clip in judged], languages):
                 raise DataError(f"no text of {name} has a word in it: nothing could be judged on it")
@@ -102,6 +102,7 @@ class Job:
                 f"{self.corpus.folder} has no test clips, so nobody could say whether the model got better",
                 "import it again without a split column: 10 % are then held out",
             )
+        self._require_terms()
         speakers = len({clip.speaker for clip in train_clips if clip.speaker})
         minutes = sum(clip.duration_s for clip in train_clips) / 60
         out = len(self.corpus.rejected) + len(self.left_out)
@@ -215,6 +216,7 @@ class Job:
             [(name, clips) for name, _, clips in self.sets],
             before,
             after,
+            self.terms,
             curves={
                 "loss": [[e["step"], e["loss"]] for e in self._steps_once()],
                 "dev_wer": [[step, wer] for step, wer in progress.dev_wer],
@@ -223,13 +225,18 @@ class Job:
             },
             ended=progress.ended,
             trained_s=progress.seconds,
-            keywords=self.keywords,
             notes=self.notes,
+            snr_db={
+                clip.id: snr
+                for clip in self.sets[0].clips
+                if (snr := snr_db(self.corpus.audio(clip))) is not None
+            },
             corpus={
                 "name": self.corpus.folder.name,
                 "fingerprint": self.corpus.fingerprint,
                 "clips": len(self.corpus.clips),
                 "hours": round(self.corpus.duration_s / 3600, 3),
+                "provenance": dict(Counter(clip.provenance for clip in self.corpus.clips).most_common()),
             },
         )
         shown = {clip["id"] for clip in report["clips_changed"][:SHOWN_CLIPS]}
@@ -262,20 +269,37 @@ class Job:
         return [clip for clip in self.corpus.split("dev") if clip.id not in self.left_out]
 
     @cached_property
-    def sets(self) -> list[tuple[str, Corpus, list[Clip]]]:
+    def sets(self) -> list[JudgedSet]:
         """The clips that are judged: the corpus' test split, then each guard.
 
         Of a guard that is its own test split, where its source names one; else all: nothing is trained on it.
         """
         most = self.recipe.eval.test_minutes
-        sets = [("test", self.corpus, capped(self.corpus.split("test"), most))]
+        sets = [JudgedSet("test", self.corpus, capped(self.corpus.split("test"), most))]
         for guard in self.guards:
-            name, taken = guard.folder.absolute().name, [each for each, _, _ in sets]
+            name, taken = guard.folder.absolute().name, [judged.name for judged in sets]
             if name in taken:
                 name = next(n for i in itertools.count(2) if (n := f"{name}-{i}") not in taken)
             clips = guard.split("test") if guard.about.get("test") == "given" else guard.clips
-            sets.append((name, guard, capped(clips, most)))
+            sets.append(JudgedSet(name, guard, capped(clips, most)))
         return sets
+
+    @cached_property
+    def terms(self) -> Terms:
+        """What decides; the files that the recipe names are read as they were when the run began."""
+        section, judged = self.recipe.eval, self.sets[0]
+        frozen = {
+            knob: str(self.run.keep(name, Path(given)))
+            for knob, name in (("keywords", "keywords.txt"), ("normalizer", "rules.tsv"))
+            if (given := getattr(section, knob))
+        }
+        languages = {clip.id: self.layouts.of(clip).language or "en" for clip in judged.clips}
+        return terms_of(section.model_copy(update=frozen), judged.clips, languages)
+
+    def _require_terms(self) -> None:
+        """What decides is read before anything is trained, for the language of every clip that is judged."""
+        for language in {self.layouts.of(clip).language for _, _, clips in self.sets for clip in clips}:
+            self.terms.normalizer(language or "en")
 
     def labels(self) -> Callable[[Clip], str]:
         """The text of each training clip in the planned style, decided once for the run."""
@@ -342,20 +366,15 @@ class Job:
         return score
 
     def _evaluated(self, loaded: LoadedModel, label: str) -> dict[str, Any]:
-        options = self._options()
-        sets: dict[str, Any] = {}
-        for name, corpus, clips in self.sets:
-            sets[name] = transcripts(
-                loaded, corpus, clips, self.layouts, options, self._progress(label, name)
-            )
-        return {
-            "model": {"name": loaded.name, "fingerprint": loaded.fingerprint},
-            "decode": options.as_dict(),
-            "sets": sets,
-        }
+        return self._evaluation.of(loaded, lambda name: self._progress(label, name))
+
+    @cached_property
+    def _evaluation(self) -> Evaluation:
+        seed = self.recipe.train.seed
+        return Evaluation(self.sets, self.layouts, self._options(), self.terms.keywords, seed)
 
     def _say_scores(self, label: str, system: dict[str, Any]) -> None:
-        scores = score_sets(system)["sets"]
+        scores = score_sets(system, self.terms)["sets"]
         parts = []
         for name, score in scores.items():
             wer = "undefined" if score["wer"] is None else f"{score['wer']:.1f} %"

@@ -9,31 +9,38 @@ from whispertune.clip import Clip
 from whispertune.plan import Plan
 from whispertune.recipe import Recipe
 from whispertune.run import Run
-from whispertune.scoring.align import ClipScore, Counts, Totals, score_clip, word_differences
-from whispertune.scoring.bootstrap import groups_of
-from whispertune.scoring.keywords import Keyword, KeywordCounts, count_keywords
-from whispertune.scoring.normalize import Normalizer, normalizer_for
+from whispertune.scoring.align import (
+    ClipScore,
+    Counts,
+    Rows,
+    Totals,
+    confusions,
+    score_clip,
+    word_differences,
+)
+from whispertune.scoring.bootstrap import Difference, groups_of
+from whispertune.scoring.keywords import KeywordCounts
+from whispertune.scoring.normalize import normalizer_for
+from whispertune.scoring.slices import columns_of, slices_of
+from whispertune.scoring.terms import Terms
 from whispertune.scoring.verdict import RATES, Guard, Rate, compare, judge, judge_guards
 
-Rows = Sequence[Mapping[str, str]]
-"""Transcripts of a set: id, language, reference and hypothesis of each clip."""
 NamedClips = Sequence[tuple[str, Sequence[Clip]]]
 """The sets that are judged, `test` first, the guards behind it."""
 
 
-def score_sets(system: Mapping[str, Any]) -> dict[str, Any]:
+def score_sets(system: Mapping[str, Any], terms: Terms) -> dict[str, Any]:
     """The scores of one system's transcripts, set by set.
 
     Args:
         system: `{"model", "decode", "sets": {name: [{"id", "language", "reference", "hypothesis"}]}}`; the
             language is the one the clip was decoded in, and decides how it is normalised.
     """
-    scores = {name: _scored(rows) for name, rows in system["sets"].items()}
     return {
         "model": system["model"],
         "decode": system["decode"],
-        "normalizer": _normalizer(system["sets"])["name"],
-        "sets": {name: _totals(Totals.of(rows)) for name, rows in scores.items()},
+        "normalizer": _normalizer(system["sets"], terms)["name"],
+        "sets": {name: _totals(Totals.of(terms.scored(rows))) for name, rows in system["sets"].items()},
     }
 
 
@@ -41,54 +48,73 @@ def compare_sets(
     sets: NamedClips,
     before: Mapping[str, Any],
     after: Mapping[str, Any],
-    recipe: Recipe,
-    keywords: Sequence[str] = (),
+    terms: Terms,
+    snr_db: Mapping[str, float] | None = None,
 ) -> dict[str, Any]:
     """The verdict on two systems' transcripts of the same clips; the first set decides, others are guards.
 
+    Args:
+        snr_db: of the clips of the first set, by clip id; their slices are shown where it is given.
+
     Returns:
-        What report.json begins with, then `sets`, `keywords`, `clips_changed`, `settings`.
+        What report.json begins with, then `sets`, `keywords`, `slices`, `confusions`, `clips_changed`,
+        `settings`.
 
     Raises:
         DataError: other clips, references, normalisers or decoding options on either side.
     """
-    section = recipe.eval
-    goal = section.goal or "wer"
-    rate = RATES[goal]
-    scored = {name: (_scored(before["sets"][name]), _scored(after["sets"][name])) for name, _ in sets}
-    differences = {
-        name: compare(
-            *scored[name],
-            groups_of(clips),
-            # A guard is judged by the goal's own rate.
+    scored = {
+        name: (terms.scored(before["sets"][name]), terms.scored(after["sets"][name])) for name, _ in sets
+    }
+    own, *guards = (name for name, _ in sets)
+    clips = dict(sets)
+    rate = terms.rate(before["sets"][own])
+    goal_clips = terms.in_goal(clips[own])
+    goal_ids = {clip.id for clip in goal_clips}
+    # A guard is judged by words or characters, as the goal is; keywords of one's own are not said there.
+    guard_rate = rate if rate in RATES.values() else RATES["wer"]
+
+    def compared(name: str, chosen: Sequence[Clip], rate: Rate) -> Difference:
+        ids = {clip.id for clip in chosen}
+        return compare(
+            *([score for score in side if score.clip_id in ids] for side in scored[name]),
+            groups_of(chosen),
             rate,
             decoding_before=before["decode"],
             decoding_after=after["decode"],
-            resamples=section.resamples,
+            resamples=terms.resamples,
         )
-        for name, clips in sets
-    }
-    own, *guards = (name for name, _ in sets)
+
+    difference = compared(own, goal_clips, rate)
+    probes: list[Guard] = []
+    judged_together = judge_guards(
+        [
+            *(Guard(name, compared(name, clips[name], guard_rate), terms.tolerance) for name in guards),
+            *probes,
+        ]
+    )
     judgement = judge(
-        differences[own],
-        judge_guards([Guard(name, differences[name], section.tolerance) for name in guards]),
-        goal,
+        difference, judged_together[: len(guards)], terms.goal.name, judged_together[len(guards) :]
     )
     judged = judgement.as_dict()
     # What others rely on comes first, in this order.
     first = ("verdict", "goal", "before", "after", "difference", "guards")
     return {
         **{key: judged[key] for key in first},
-        "words": Totals.of(scored[own][0]).words.reference_length,
-        "clips": len(scored[own][0]),
+        "words": sum(s.words.reference_length for s in scored[own][0] if s.clip_id in goal_ids),
+        "clips": len(goal_clips),
         **{key: value for key, value in judged.items() if key not in first},
-        "speaks_for": differences[own].speaks_for,
+        "speaks_for": difference.speaks_for,
+        "words_to_decide": difference.words_to_decide,
         "sets": {name: _before_after(*pair) for name, pair in scored.items()},
-        "keywords": _keywords(before["sets"], scored, keywords) if keywords else None,
-        "clips_changed": _changed(sets, before["sets"], scored, rate),
+        "speed": _speed(sets, before, after),
+        "keywords": _keywords(before["sets"], scored, terms) if terms.keywords else None,
+        "slices": _slices(clips[own], scored[own], guard_rate, terms.resamples, snr_db),
+        "confusions": _confusions(*scored[own]),
+        "clips_changed": _changed(sets, before["sets"], scored, guard_rate, terms),
         "settings": {
             "decode": dict(before["decode"]),
-            "normalizer": _normalizer(before["sets"]),
+            "normalizer": _normalizer(before["sets"], terms),
             "model": dict(before["model"]),
             "tuned": dict(after["model"]),
         },
@@ -101,13 +127,14 @@ def build_report(
     sets: NamedClips,
     before: Mapping[str, Any],
     after: Mapping[str, Any],
+    terms: Terms,
     *,
     curves: Mapping[str, Any],
     corpus: Mapping[str, Any],
     ended: str,
     trained_s: float,
-    keywords: Sequence[str] = (),
     notes: Sequence[str] = (),
+    snr_db: Mapping[str, float] | None = None,
 ) -> dict[str, Any]:
     """report.json of a run.
 
@@ -115,7 +142,7 @@ def build_report(
         trained_s: seconds of training, over all attempts.
     """
     recipe = run.recipe
-    compared = compare_sets(sets, before, after, recipe, keywords)
+    compared = compare_sets(sets, before, after, terms, snr_db)
     compared["settings"] |= {
         "plan": _plan_rows(plan),
         "corpus": dict(corpus),
@@ -155,21 +182,11 @@ def has_words(texts: Sequence[str], languages: Sequence[str | None]) -> bool:
     )
 
 
-def _scored(rows: Rows) -> list[ClipScore]:
-    return [
-        score_clip(row["id"], row["reference"], row["hypothesis"], _of_row(row))
-        for row in rows
-    ]
-
-
-def _normalizer(sets: Mapping[str, Rows]) -> dict[str, str]:
+def _normalizer(sets: Mapping[str, Rows], terms: Terms) -> dict[str, str]:
     """The normalisers of all rows, as one name and description."""
-    used = {n.name: n.description for rows in sets.values() for n in map(_of_row, rows)}
+    languages = dict.fromkeys(row["language"] for rows in sets.values() for row in rows)
+    used = {n.name: n.description for n in map(terms.normalizer, languages)}
     return {"name": ", ".join(used), "description": " ".join(used.values())}
-
-
-def _of_row(row: Mapping[str, str]) -> Normalizer:
-    return normalizer_for(row["language"])
 
 
 def _totals(totals: Totals) -> dict[str, Any]:
@@ -184,6 +201,8 @@ def _totals(totals: Totals) -> dict[str, Any]:
         "reference_words": words.reference_length,
         "sentence_accuracy": totals.sentence_accuracy,
         "loops": totals.loops,
+        "lost_at_start": totals.lost_at_start,
+        "lost_at_end": totals.lost_at_end,
         "empty": totals.empty_hypotheses,
         "over_100": totals.over_100_percent,
         "undefined": totals.undefined_references,
@@ -206,25 +225,20 @@ def _before_after(before: Sequence[ClipScore], after: Sequence[ClipScore]) -> di
 def _keywords(
     sets: Mapping[str, Rows],
     scored: Mapping[str, tuple[list[ClipScore], list[ClipScore]]],
-    words: Sequence[str | Keyword],
+    terms: Terms,
 ) -> dict[str, Any]:
     """How many of the keywords said were heard, before and after: in the first set, and in each."""
-    keywords = tuple(Keyword(word) if isinstance(word, str) else word for word in words)
     by_set: dict[str, dict[str, dict[str, Any]]] = {}
-    own = {side: _keyword_row(KeywordCounts()) for side in ("before", "after")}
     for name, rows in sets.items():
-        normalizers = [_of_row(row) for row in rows]
         before, after = (
-            sum(
-                (count_keywords(s, keywords, n) for s, n in zip(scores, normalizers, strict=True)),
-                KeywordCounts(),
-            )
-            for scores in scored[name]
+            sum(terms.counted_keywords(rows, scores), KeywordCounts()) for scores in scored[name]
         )
         if before.said:
             by_set[name] = {"before": _keyword_row(before), "after": _keyword_row(after)}
-    own = by_set.get(next(iter(sets)), own)
-    return {"words": [keyword.term for keyword in keywords], **own, "sets": by_set}
+    none = {side: _keyword_row(KeywordCounts()) for side in ("before", "after")}
+    own = by_set.get(next(iter(sets)), none)
+    words = [keyword.term for keyword in terms.keywords]
+    return {"words": words, "chosen_by": terms.keywords_from, **own, "sets": by_set}
 
 
 def _keyword_row(counts: KeywordCounts) -> dict[str, Any]:
@@ -237,11 +251,82 @@ def _keyword_row(counts: KeywordCounts) -> dict[str, Any]:
     }
 
 
+def _slices(
+    clips: Sequence[Clip],
+    scored: tuple[list[ClipScore], list[ClipScore]],
+    rate: Rate,
+    resamples: int,
+    snr_db: Mapping[str, float] | None,
+) -> dict[str, list[dict[str, Any]]]:
+    """{column: [{value, clips, words, before, after, difference}]}; information that decides nothing."""
+    sides = [{score.clip_id: score for score in side} for side in scored]
+    by_id = {clip.id: clip for clip in clips}
+
+    def slice_row(ids: Sequence[str]) -> dict[str, Any] | None:
+        before, after = ([side[i] for i in ids] for side in sides)
+        return _slice([by_id[i] for i in ids], before, after, rate, resamples)
+
+    return {
+        column: [
+            {"value": value} | row
+            for value, ids in values.items()
+            if (row := slice_row(ids))
+        ]
+        for column, values in slices_of(columns_of(clips, snr_db)).items()
+    }
+
+
+def _slice(
+    clips: Sequence[Clip],
+    before: Sequence[ClipScore],
+    after: Sequence[ClipScore],
+    rate: Rate,
+    resamples: int,
+) -> dict[str, Any] | None:
+    if not any(rate.count(score)[1] for score in before):
+        return None
+    difference = compare(before, after, groups_of(clips), rate, resamples=resamples)
+    return {
+        "clips": len(clips),
+        "words": sum(score.words.reference_length for score in before),
+        "before": difference.before,
+        "after": difference.after,
+        "difference": difference.as_dict(),
+    }
+
+
+SHOWN_CONFUSIONS = 30
+
+
+def _confusions(before: Sequence[ClipScore], after: Sequence[ClipScore]) -> list[dict[str, Any]]:
+    """The words most often taken for another, before and after together."""
+    counts = [confusions(before), confusions(after)]
+    frequent = (counts[0] + counts[1]).most_common(SHOWN_CONFUSIONS)
+    return [
+        {"said": said, "heard": heard, "before": counts[0][said, heard], "after": counts[1][said, heard]}
+        for (said, heard), count in frequent
+        if count > 1
+    ]
+
+
+def _speed(
+    sets: NamedClips, before: Mapping[str, Any], after: Mapping[str, Any]
+) -> dict[str, dict[str, float]] | None:
+    """Seconds of decoding for a second of audio (RTF), all sets together."""
+    audio_s = sum(clip.duration_s for _, clips in sets for clip in clips)
+    sides = {"before": before, "after": after}
+    spent = {name: sum((side.get("seconds") or {}).values()) for name, side in sides.items()}
+    if not audio_s or not all(spent.values()):
+        return None
+    return {name: {"seconds": round(s, 1), "rtf": s / audio_s} for name, s in spent.items()}
+
+
 def _changed(
     sets: NamedClips,
     heard: Mapping[str, Rows],
     scored: Mapping[str, tuple[list[ClipScore], list[ClipScore]]],
     rate: Rate,
+    terms: Terms,
 ) -> list[dict[str, Any]]:
     """Every clip whose errors changed, those that changed most first."""
     changed = []
@@ -250,7 +335,7 @@ def _changed(
             errors = rate.count(before)[0], rate.count(after)[0]
             if errors[0] == errors[1]:
                 continue
-            normalizer = _of_row(row)
+            normalizer = terms.normalizer(row["language"])
             changed.append(
                 {
                     "set": name,

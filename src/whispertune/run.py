@@ -70,7 +70,7 @@ def write_json(path: Path, value: Any) -> None:
     write_atomically(path, json.dumps(value, ensure_ascii=False, indent=1) + "\n")
 
 
-BEFORE_THE_PLAN = {"recipe.toml", "events.jsonl", "left_out.txt", ".lock"}
+BEFORE_THE_PLAN = {"recipe.toml", "events.jsonl", "left_out.txt", "keywords.txt", "rules.tsv", ".lock"}
 """What a run may hold before anything was done in it."""
 
 
@@ -241,6 +241,20 @@ class Run:
                     f"another process is working on {self.folder}", "wait for it, or name another --run"
                 ) from None
             yield
+
+    def keep(self, name: str, given: Path) -> Path:
+        """The run's own copy of a file of the user's, made when it is first asked for.
+
+        Raises:
+            DataError: the file cannot be read.
+        """
+        copy = self.folder / name
+        if not copy.is_file():
+            try:
+                write_atomically(copy, given.read_bytes())
+            except FileNotFoundError:
+                raise DataError(f"there is no file {given}", "check its path") from None
+        return copy
 
     def remove(self) -> None:
         shutil.rmtree(self.folder)

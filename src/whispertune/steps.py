@@ -15,9 +15,8 @@ from whispertune.clip import SAMPLE_RATE, WINDOW_SAMPLES
 from whispertune.corpus import Corpus
 from whispertune.data.audio import decode
 from whispertune.demo import NOTES, prepare_demo
-from whispertune.demo.sentences import JARGON
 from whispertune.engine.device import machine_facts
-from whispertune.engine.evaluate import Layouts, ShouldStop, capped, transcripts
+from whispertune.engine.evaluate import Evaluation, JudgedSet, Layouts, ShouldStop, capped
 from whispertune.engine.model import LoadedModel, load, resolve
 from whispertune.engine.transcribe import DecodeOptions, decode_options, transcribe_long
 from whispertune.engine.transcribe import transcribe as transcribe_clips
@@ -26,6 +25,7 @@ from whispertune.job import Job
 from whispertune.recipe import Recipe
 from whispertune.report import compare_sets, score_sets
 from whispertune.run import Emit, Event, Run, line, read_json, write_atomically
+from whispertune.scoring.terms import terms_of
 from whispertune.ship.card import card, unjudged_card
 from whispertune.ship.hf import export_hf, prove_hf
 
@@ -34,12 +34,11 @@ EXPORT_FORMATS = ("hf",)
 
 
 def train(
-    run: str, emit: Emit, should_stop: ShouldStop, keywords: Sequence[str] = (), notes: Sequence[str] = ()
+    run: str, emit: Emit, should_stop: ShouldStop, notes: Sequence[str] = ()
 ) -> dict[str, Any]:
     """The whole job in a run folder; returns report.json.
 
     Args:
-        keywords: words whose recall before and after is reported.
         notes: what the report has to say besides, such as that the speech is synthetic.
 
     Raises:
@@ -47,7 +46,7 @@ def train(
     """
     opened = Run.open(Path(run))
     with opened.locked():
-        job = Job(opened, emit, should_stop, keywords, notes)
+        job = Job(opened, emit, should_stop, notes)
         job.check()
         job.make_plan()
         before = job.baseline()
@@ -69,23 +68,21 @@ def evaluate(
 
     language = settings.model.language or _language_of(model) or (baseline and _language_of(baseline))
 
+    def evaluation(name: str) -> Evaluation:
+        layouts = Layouts(name, language, settings.model.task)
+        return Evaluation([JudgedSet("test", opened, clips)], layouts, options)
+
     def decoded(name: str) -> dict[str, Any]:
         loaded = load(resolve(name))
         loaded.model.to(facts.device)
-        layouts = Layouts(name, language, settings.model.task)
-        rows = transcripts(
-            loaded, opened, clips, layouts, options, _progress("eval", name, emit, should_stop)
-        )
-        return {
-            "model": {"name": loaded.name, "fingerprint": loaded.fingerprint},
-            "decode": options.as_dict(),
-            "sets": {"test": rows},
-        }
+        return evaluation(name).of(loaded, lambda _: _progress("eval", name, emit, should_stop))
 
+    own = evaluation(model)
+    terms = terms_of(settings.eval, clips, {clip.id: own.language_of(clip) for clip in clips})
     after = decoded(model)
     if baseline is None:
-        return score_sets(after)
-    return compare_sets([("test", clips)], decoded(baseline), after, settings)
+        return score_sets(after, terms)
+    return compare_sets([("test", clips)], decoded(baseline), after, terms)
 
 
 def export(
@@ -188,7 +185,7 @@ def transcribe(
 def demo(folder: str, emit: Emit, should_stop: ShouldStop) -> dict[str, Any]:
     """The whole job on speech made here; returns report.json."""
     run = prepare_demo(Path(folder), emit)
-    return train(str(run.folder), emit, should_stop, JARGON, NOTES)
+    return train(str(run.folder), emit, should_stop, NOTES)
 
 
 def _language_of(model: str) -> str | None:

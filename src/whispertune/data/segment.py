@@ -89,6 +89,26 @@ def speech_in_gap(before: np.ndarray, gap: np.ndarray, after: np.ndarray) -> boo
     return False
 
 
+def snr_db(samples: np.ndarray) -> float | None:
+    """Power of speech over power of what is between it, in decibels, in int16 `(n,)` at 16 kHz.
+
+    Both as mean powers of 20 ms frames; what is in the pauses is in the speech as well and is taken off. None
+    where there is no speech, no pause to measure the background in, or nothing in the pauses.
+    """
+    level = _frame_dbfs(samples)
+    speech = np.zeros(len(level), bool)
+    for first, end in speech_bounds(samples, padding_s=0.0):
+        speech[first // FRAME : end // FRAME] = True
+    if not speech.any() or speech.all():
+        return None
+    power = 10 ** (level / 10)
+    noise = float(power[~speech].mean())
+    above = float(power[speech].mean()) - noise
+    if above <= 0 or noise <= 1e-10:
+        return None
+    return float(10 * np.log10(above / noise))
+
+
 def _frame_dbfs(samples: np.ndarray) -> np.ndarray:
     """`(frames,)` level of each 20 ms in dB below full scale, without DC; the rest after the last whole
     frame is left out."""

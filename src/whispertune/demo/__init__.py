@@ -4,11 +4,12 @@ from pathlib import Path
 
 from whispertune.corpus import is_corpus
 from whispertune.data.importers import import_source
+from whispertune.demo.sentences import JARGON
 from whispertune.demo.voices import make_demo_folder
 from whispertune.hardware.detect import detect
 from whispertune.hardware.torch_build import gpu_trouble
 from whispertune.recipe import Recipe
-from whispertune.run import Emit, Event, Run
+from whispertune.run import Emit, Event, Run, write_atomically
 
 NOTES = (
     "The speech is synthetic: one voice was trained on, unseen-voice is one that training never heard.",
@@ -41,6 +42,8 @@ def prepare_demo(folder: Path, emit: Emit) -> Run:
         corpora[name] = sources / "corpora" / name
         if not is_corpus(corpora[name]):
             import_source(source, corpora[name])
+    keywords = sources / "keywords.txt"
+    write_atomically(keywords, "".join(f"{word}\n" for word in JARGON))
     trouble = gpu_trouble(detect())
     if trouble is not None:
         emit(
@@ -54,6 +57,7 @@ def prepare_demo(folder: Path, emit: Emit) -> Run:
             **CHANGES,
             "data.corpus": str(corpora["clips"]),
             "data.guards": (str(corpora["unseen-voice"]), str(corpora["plain-sentences"])),
+            "eval.keywords": str(keywords),
             "machine.device": "cpu" if trouble is not None else "auto",
         }
     )

@@ -1,9 +1,11 @@
 """Clips of a corpus through a model: the texts on which before and after are judged."""
 
 import hashlib
+import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal
+from typing import Any, Literal, NamedTuple
 
 from transformers import WhisperConfig
 
@@ -14,6 +16,7 @@ from whispertune.engine.source import resolve
 from whispertune.engine.tokens import LabelLayout
 from whispertune.engine.transcribe import DecodeOptions, Progress, transcribe
 from whispertune.plan import ModelFacts
+from whispertune.scoring.keywords import Keyword
 
 ShouldStop = Callable[[], bool]
 
@@ -63,31 +66,69 @@ class Layouts:
         )
 
 
-def transcripts(
-    loaded: LoadedModel,
-    corpus: Corpus,
-    clips: Sequence[Clip],
-    layouts: Layouts,
-    options: DecodeOptions,
-    progress: Progress,
-) -> list[dict[str, str]]:
-    """`[{"id", "language", "reference", "hypothesis"}]` in the order of the clips."""
-    texts = transcribe(
-        loaded.model,
-        [corpus.audio(clip) for clip in clips],
-        [layouts.of(clip) for clip in clips],
-        options,
-        progress,
-    )
-    return [
-        {
-            "id": clip.id,
-            "language": layouts.of(clip).language or "en",  # only .en models have none
-            "reference": clip.text,
-            "hypothesis": text,
+class JudgedSet(NamedTuple):
+    """Clips that models are judged on."""
+
+    name: str
+    corpus: Corpus
+    clips: list[Clip]
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """What models are judged on and how they are decoded: the same for each, so that they compare."""
+
+    sets: Sequence[JudgedSet]
+    """The test clips first, the guards behind them."""
+    layouts: Layouts
+    options: DecodeOptions
+    keywords: tuple[Keyword, ...] = ()
+    seed: int = 0
+
+    def of(self, loaded: LoadedModel, progress: Callable[[str], Progress]) -> dict[str, Any]:
+        """What a model makes of the sets.
+
+        Args:
+            loaded: on its device.
+            progress: gives, for the name of a set, what is called with (clips done, clips in all).
+
+        Returns:
+            `{"model", "decode", "sets": {name: [{"id", "language", "reference", "hypothesis"}]}, "seconds":
+            {name: decoding time}}`, clips in their order.
+        """
+        rows, seconds = {}, {}
+        for judged in self.sets:
+            begin = time.monotonic()
+            rows[judged.name] = self._rows(loaded, judged, progress(judged.name))
+            seconds[judged.name] = round(time.monotonic() - begin, 2)
+        return {
+            "model": {"name": loaded.name, "fingerprint": loaded.fingerprint},
+            "decode": self.options.as_dict(),
+            "sets": rows,
+            "seconds": seconds,
         }
-        for clip, text in zip(clips, texts, strict=True)
-    ]
+
+    def language_of(self, clip: Clip) -> str:
+        """The language a clip is decoded in; `en` for an `.en` model, which is told none."""
+        return self.layouts.of(clip).language or "en"
+
+    def _rows(self, loaded: LoadedModel, judged: JudgedSet, progress: Progress) -> list[dict[str, str]]:
+        texts = transcribe(
+            loaded.model,
+            [judged.corpus.audio(clip) for clip in judged.clips],
+            [self.layouts.of(clip) for clip in judged.clips],
+            self.options,
+            progress,
+        )
+        return [
+            {
+                "id": clip.id,
+                "language": self.language_of(clip),
+                "reference": clip.text,
+                "hypothesis": text,
+            }
+            for clip, text in zip(judged.clips, texts, strict=True)
+        ]
 
 
 def capped(clips: Sequence[Clip], minutes: float | Literal["all"]) -> list[Clip]:

@@ -6,13 +6,17 @@ set-up of some 30 µs a call. A rate is errors ÷ reference length, never capped
 """
 
 import unicodedata
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from rapidfuzz.distance import Editops, Levenshtein
 
 from whispertune.scoring.normalize import Normalizer, strip_markers
+
+Rows = Sequence[Mapping[str, str]]
+"""What a system made of a set: id, language, reference and hypothesis of each clip."""
 
 LOOP_REPEATS = 4
 """A phrase so often in a row looks like a loop: people seldom say one, a decoder that loops goes on."""
@@ -169,6 +173,17 @@ def _longest_repeat(sequence: Sequence[str]) -> int:
             if run >= (LOOP_REPEATS - 1) * period:
                 longest = max(longest, run + period)
     return longest
+
+
+def confusions(scores: Iterable[ClipScore]) -> Counter[tuple[str, str]]:
+    """How often each word was taken for another: {(said, heard): times}, in normalised words."""
+    counts: Counter[tuple[str, str]] = Counter()
+    for score in scores:
+        said, heard = score.said.split(), score.heard.split()
+        for operation in Levenshtein.editops(said, heard):
+            if operation.tag == "replace":
+                counts[said[operation.src_pos], heard[operation.dest_pos]] += 1
+    return counts
 
 
 @dataclass(frozen=True, slots=True)
