@@ -34,6 +34,7 @@ FLOORS = {
     "ship": 2,
     "steps": 3,
     "job": 3,
+    "delivery": 3,
     "demo": 3,
     "capture": 3,
     "backends": 4,

@@ -298,6 +298,7 @@ def test_time_counts_every_attempt(tmp_path: Path):
         "baseline_s": 20.0,
         "labels_s": 0.0,
         "training_s": 70.0,
+        "delivery_s": 0.0,
         "evaluation_s": 10.0,
         "total_s": 100.0,
     }

@@ -195,6 +195,10 @@ def train(
         typer.Option("--from", metavar="RUN", help="A finished run whose model is tuned further."),
     ] = None,
     method: Annotated[str | None, _knob("train.method")] = None,
+    recover: Annotated[
+        bool,
+        typer.Option("--recover", help="Choose by half of each guard how much of the base to keep."),
+    ] = False,
     goal: Goal = None,
     keywords: Keywords = None,
     normalizer: Spelling = None,
@@ -227,6 +231,7 @@ def train(
         "data.corpus": source,
         "data.guards": tuple(guard) if guard else None,
         "train.method": method,
+        "train.share": "recover" if recover else None,
         "train.passes": passes,
         "train.steps": steps,
         "train.eval_every": eval_every,

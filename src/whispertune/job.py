@@ -23,6 +23,7 @@ from whispertune.corpus import Corpus
 from whispertune.data.segment import snr_db
 from whispertune.data.text import label_style
 from whispertune.data.validate import check_tokens
+from whispertune.delivery import Line, Point, Tradeoff, choose_share, halves
 from whispertune.engine import checkpoint as checkpoints
 from whispertune.engine.device import machine_facts, pick_device, versions
 from whispertune.engine.evaluate import Evaluation, JudgedSet, Layouts, ShouldStop, capped
@@ -34,12 +35,13 @@ from whispertune.engine.train import Progress, Training
 from whispertune.engine.train import train as run_training
 from whispertune.engine.transcribe import DecodeOptions, decode_options, transcribe
 from whispertune.engine.windows import Renderer, WindowPlanner
-from whispertune.errors import DataError, MachineError, Stopped
+from whispertune.errors import DataError, MachineError, Stopped, UsageError
 from whispertune.hardware.detect import detect
 from whispertune.plan import CorpusFacts, Plan, make_plan
 from whispertune.report import build_report, dev_wer, has_words, score_sets
 from whispertune.report_page import render_page
 from whispertune.run import Emit, Event, Run, line, read_json, warning, write_atomically, write_json
+from whispertune.scoring.align import Totals
 from whispertune.scoring.terms import Terms, terms_of
 from whispertune.ship.hf import export_hf
 
@@ -75,7 +77,7 @@ class Job:
 
     def check(self) -> None:
         """Leave out what the model cannot learn from, by name, before any weight is loaded."""
-        for name, _, judged in self.sets:
+        for name, _, judged in [*self.sets, *self._guards[1]]:
             # A language that the model lacks is refused here.
             languages = [self.layouts.of(clip).language for clip in judged]
             if judged and not has_words([clip.text for clip in judged], languages):
@@ -103,6 +105,12 @@ class Job:
                 "import it again without a split column: 10 % are then held out",
             )
         self._require_terms()
+        if self.recipe.train.share == "recover" and not (self.guards and self.dev_clips):
+            lacking = "a guard" if not self.guards else "dev clips"
+            raise UsageError(
+                f"--recover chooses by a guard and by dev clips, and there is no {lacking}",
+                "--guard FOLDER" if not self.guards else "import the corpus again with --split 80/10/10",
+            )
         speakers = len({clip.speaker for clip in train_clips if clip.speaker})
         minutes = sum(clip.duration_s for clip in train_clips) / 60
         out = len(self.corpus.rejected) + len(self.left_out)
@@ -169,10 +177,12 @@ class Job:
             finally:
                 self._board.close()
         if not (self.run.model_folder / "config.json").is_file():
-            delivered = self._merged(tuned, progress.best_step or progress.step)
+            delivered = self._delivered(self._merged(tuned, progress.best_step or progress.step))
             layout = self.layouts.default
             export_hf(delivered, self.run.model_folder, language=layout.language, task=layout.task)
         self.emit(line("training", self._training_line(progress)))
+        if (tradeoff := self.tradeoff) is not None and tradeoff.chosen < 1:
+            self.emit(line("delivered", f"{tradeoff.chosen:g} of the way from the base: {tradeoff.reason}"))
         del self.loaded  # the base is no longer needed
         return progress
 
@@ -186,7 +196,9 @@ class Job:
         if saved is None:
             raise DataError(f"{self.run.folder} has no checkpoints yet", "train it first")
         self.plan, self.device = Plan.from_dict(saved), torch.device("cpu")
-        return self._merged(prepare(self.loaded.model, self.recipe.train), step)
+        merged = self._merged(prepare(self.loaded.model, self.recipe.train), step)
+        share = self.tradeoff.chosen if self.tradeoff else self.recipe.train.share
+        return Line(load(self.source), merged).at(share if isinstance(share, float) else 1.0)
 
     def _merged(self, tuned: Tuned, step: int) -> LoadedModel:
         found = checkpoints.at_step(self.run.checkpoints, step)
@@ -196,6 +208,44 @@ class Job:
             raise DataError(f"{self.run.folder} has no checkpoint of step {step}; kept are {kept or 'none'}")
         tuned.load(found.weights())
         return replace(self.loaded, model=tuned.merged(), name=self.run.name)
+
+    @property
+    def tradeoff(self) -> Tradeoff | None:
+        """What was measured between the base and the tuned weights, where that chose the delivered ones."""
+        saved = read_json(self.run.tradeoff_file)
+        return Tradeoff.from_dict(saved) if saved is not None else None
+
+    def _delivered(self, merged: LoadedModel) -> LoadedModel:
+        """The weights to deliver, on the line from the base to the tuned ones."""
+        share = self.recipe.train.share
+        if share == 1 or (share == "auto" and not self.plan.dev_windows):
+            return merged
+        way = Line(load(self.source), merged)
+        if isinstance(share, float):
+            return way.at(share)
+        if self.tradeoff is None:
+            with self._stage("delivery"):
+                tolerance = self.terms.tolerance if share == "recover" else None
+                write_json(self.run.tradeoff_file, choose_share(self._measure(way), tolerance).as_dict())
+        assert self.tradeoff is not None
+        merged.model.to("cpu")
+        return way.at(self.tradeoff.chosen)
+
+    def _measure(self, way: Line) -> Callable[[float], Point]:
+        """Scores on dev, and on the guards' halves that no report speaks of."""
+        choosing = replace(self._evaluation, sets=self._guards[1])
+        dev = self._dev_scorer(way.at(1.0).model)
+
+        def measure(share: float) -> Point:
+            model = way.at(share)
+            model.model.to(self.device)
+            progress = self._progress("delivery", f"{share:g} of the way from the base")
+            progress(0, 1)
+            heard = choosing.of(model, lambda _: progress)["sets"]
+            rates = {name: Totals.of(self.terms.scored(rows)).wer or 0.0 for name, rows in heard.items()}
+            return Point(share, dev(), rates)
+
+        return measure
 
     def evaluation(self) -> dict[str, Any]:
         """What the delivered model, read back from model/, makes of the same clips."""
@@ -226,6 +276,7 @@ class Job:
             ended=progress.ended,
             trained_s=progress.seconds,
             notes=self.notes,
+            tradeoff=self.tradeoff.as_dict() if self.tradeoff else None,
             snr_db={
                 clip.id: snr
                 for clip in self.sets[0].clips
@@ -270,19 +321,29 @@ class Job:
 
     @cached_property
     def sets(self) -> list[JudgedSet]:
-        """The clips that are judged: the corpus' test split, then each guard.
+        """The clips that are judged: the corpus' test split, then each guard."""
+        own = capped(self.corpus.split("test"), self.recipe.eval.test_minutes)
+        return [JudgedSet("test", self.corpus, own), *self._guards[0]]
+
+    @cached_property
+    def _guards(self) -> tuple[list[JudgedSet], list[JudgedSet]]:
+        """What of each guard is reported, and what chooses the delivered weights: nothing but on --recover.
 
         Of a guard that is its own test split, where its source names one; else all: nothing is trained on it.
         """
-        most = self.recipe.eval.test_minutes
-        sets = [JudgedSet("test", self.corpus, capped(self.corpus.split("test"), most))]
+        reported: list[JudgedSet] = []
+        choosing: list[JudgedSet] = []
         for guard in self.guards:
-            name, taken = guard.folder.absolute().name, [judged.name for judged in sets]
+            name, taken = guard.folder.absolute().name, ["test", *(judged.name for judged in reported)]
             if name in taken:
                 name = next(n for i in itertools.count(2) if (n := f"{name}-{i}") not in taken)
             clips = guard.split("test") if guard.about.get("test") == "given" else guard.clips
-            sets.append(JudgedSet(name, guard, capped(clips, most)))
-        return sets
+            clips = capped(clips, self.recipe.eval.test_minutes)
+            if self.recipe.train.share == "recover":
+                half, clips = halves(clips, name)
+                choosing.append(JudgedSet(name, guard, half))
+            reported.append(JudgedSet(name, guard, clips))
+        return reported, choosing
 
     @cached_property
     def terms(self) -> Terms:
@@ -344,12 +405,12 @@ class Job:
             recipe=self.recipe,
             plan=self.plan,
             folder=self.run.checkpoints,
-            dev_wer=self._dev_scorer(tuned) if self.plan.dev_windows else None,
+            dev_wer=self._dev_scorer(tuned.model) if self.plan.dev_windows else None,
             emit=self._with_bar,
             should_stop=self.should_stop,
         )
 
-    def _dev_scorer(self, tuned: Tuned) -> Callable[[], float]:
+    def _dev_scorer(self, model: torch.nn.Module) -> Callable[[], float]:
         """WER on a fixed set of packed dev windows: it chooses a checkpoint and is never reported."""
         windows = self._planner(self.dev_clips, lambda clip: clip.text, packed_only=True).epoch(0)
         windows = windows[: self.plan.dev_windows]
@@ -360,7 +421,7 @@ class Job:
 
         def score() -> float:
             audio = [renderer.audio(window) for window in windows]
-            texts = transcribe(tuned.model, audio, layouts, self._packed_options())
+            texts = transcribe(model, audio, layouts, self._packed_options())
             return dev_wer(references, texts, languages)
 
         return score

@@ -96,6 +96,12 @@ class TrainSection(_Section):
     lora_rank: int = Field(16, ge=1, description="Rank of LoRA's updates.")
     lora_alpha: float = Field(32.0, gt=0, description="LoRA's scale times its rank; twice the rank is usual.")
     lora_dropout: float = Field(0.0, ge=0, lt=1, description="Share of LoRA's inputs dropped.")
+    share: Annotated[float, Field(gt=0, le=1)] | Literal["auto", "recover"] = Field(
+        "auto",
+        description="How far from the base to the tuned weights the delivered model lies (WiSE-FT's alpha): "
+        "less forgets less. auto: the least that keeps three quarters of the gain on dev. recover: the best "
+        "on dev that keeps half of each guard's speakers within tolerance; the other half is reported.",
+    )
     eval_every: int | None = Field(
         None, ge=1, description="Updates between dev evaluations. Unset: about four a pass."
     )

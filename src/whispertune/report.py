@@ -135,6 +135,7 @@ def build_report(
     trained_s: float,
     notes: Sequence[str] = (),
     snr_db: Mapping[str, float] | None = None,
+    tradeoff: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """report.json of a run.
 
@@ -155,10 +156,11 @@ def build_report(
     return {
         **compared,
         "curves": dict(curves),
+        "tradeoff": tradeoff,
         "time": {
             **{
                 f"{name}_s": seconds.get(name, 0.0)
-                for name in ("baseline", "labels", "training", "evaluation")
+                for name in ("baseline", "labels", "training", "delivery", "evaluation")
             },
             "total_s": round(sum(seconds.values()), 1),
         },
