@@ -118,6 +118,7 @@ class ForestRow:
     status: str = ""
     tolerance: float | None = None
     allowed: str = ""
+    note: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,44 +130,48 @@ class Forest:
 
 def forest(report: dict[str, Any]) -> Forest:
     """The intervals of the goal and of every guard in a report, with their tolerances, on one axis."""
-    guards = report.get("guards") or []
-    differences = [report.get("difference") or {}, *((guard.get("difference") or {}) for guard in guards)]
+    goal = {**report, "name": report.get("speaks_for") or "test", "kind": "goal"}
+    return intervals([goal, *({**guard, "kind": "guard"} for guard in report.get("guards") or [])])
+
+
+def intervals(entries: list[dict[str, Any]]) -> Forest:
+    """Intervals on one axis, a row each.
+
+    Args:
+        entries: `name`, `kind`, `before`, `after`, `difference` {`point`, `low`, `high`}, perhaps a `note`; a
+            guard also `status` and `tolerance`.
+    """
+    differences = [entry.get("difference") or {} for entry in entries]
     values = [difference.get(key) for difference in differences for key in ("point", "low", "high")]
-    values += [guard.get("tolerance") for guard in guards]
+    values += [entry.get("tolerance") for entry in entries]
     axis = _axis([0.0, *(value for value in values if defined(value))])
 
     def at(value: Any) -> float | None:
         # A margin of 3 % on both sides, so that the outer labels are not cut.
         return round(3 + 94 * axis.fraction(value), 2) if defined(value) else None
 
-    def row(source: dict[str, Any], difference: dict[str, Any], **more: Any) -> ForestRow:
+    def row(entry: dict[str, Any], difference: dict[str, Any]) -> ForestRow:
         point, low, high = (difference.get(key) for key in ("point", "low", "high"))
         bounded = defined(low) and defined(high)
+        is_guard = entry["kind"] == "guard"
+        tolerance = entry.get("tolerance")
         return ForestRow(
-            rates=f"{number(source.get('before'), 1)} → {percent(source.get('after'))}",
+            name=entry["name"],
+            kind=entry["kind"],
+            rates=f"{number(entry.get('before'), 1)} → {percent(entry.get('after'))}",
             point=at(point),
             low=at(low) if bounded else None,
             high=at(high) if bounded else None,
             difference=in_points(point),
             tone="" if not bounded else "better" if high < 0 else "worse" if low > 0 else "",
             interval=interval(low, high) if bounded else "interval undefined",
-            **more,
+            status=entry["status"] if is_guard else "",
+            tolerance=at(tolerance) if is_guard else None,
+            allowed=number(tolerance, 1, sign=True) if is_guard else "",
+            note=entry.get("note") or "",
         )
 
-    rows = [row(report, differences[0], name=report.get("speaks_for") or "test", kind="goal")]
-    for guard, difference in zip(guards, differences[1:], strict=True):
-        tolerance = guard.get("tolerance")
-        rows.append(
-            row(
-                guard,
-                difference,
-                name=guard["name"],
-                kind="guard",
-                status=guard["status"],
-                tolerance=at(tolerance),
-                allowed=number(tolerance, 1, sign=True),
-            )
-        )
+    rows = [row(entry, difference) for entry, difference in zip(entries, differences, strict=True)]
     ticks = [Tick(at(tick), number(tick, axis.digits, sign=True), abs(tick) < 1e-9) for tick in axis.ticks]
     return Forest(rows, ticks, at(0.0))
 

@@ -51,7 +51,7 @@ def render_page(report: dict[str, Any], audio: dict[str, bytes]) -> str:
     settings = report.get("settings") or {}
     curves = report.get("curves") or {}
     best = curves.get("best_step")
-    return _ENVIRONMENT.get_template("report.html.j2").render(
+    return ENVIRONMENT.get_template("report.html.j2").render(
         report=report,
         settings=settings,
         measure=MEASURES[report["goal"]],
@@ -69,9 +69,9 @@ def render_page(report: dict[str, Any], audio: dict[str, bytes]) -> str:
         ],
         clips=[_clip(clip, audio.get(clip["id"])) for clip in report.get("clips_changed") or []],
         folded=[
-            ("Recipe", _flat(settings.get("recipe"))),
-            ("Decoding", _flat(settings.get("decode"))),
-            ("Versions", _flat(settings.get("versions"))),
+            ("Recipe", flat(settings.get("recipe"))),
+            ("Decoding", flat(settings.get("decode"))),
+            ("Versions", flat(settings.get("versions"))),
         ],
     )
 
@@ -218,11 +218,11 @@ def _keywords(keywords: dict[str, Any] | None) -> dict[str, Any] | None:
     return {"rows": rows, "words": keywords.get("words") or []}
 
 
-def _flat(tree: Any, prefix: str = "") -> list[tuple[str, str]]:
+def flat(tree: Any, prefix: str = "") -> list[tuple[str, str]]:
     """(`train.learning_rate`, `1e-05`), …: the names that `--set` takes."""
     if isinstance(tree, dict):
         start = f"{prefix}." if prefix else ""
-        return [pair for key, value in tree.items() for pair in _flat(value, f"{start}{key}")]
+        return [pair for key, value in tree.items() for pair in flat(value, f"{start}{key}")]
     if not prefix:
         return []
     return [(prefix, tree if isinstance(tree, str) else json.dumps(tree, ensure_ascii=False, default=str))]
@@ -247,7 +247,8 @@ def _cut(words: str) -> str:
     return f"{' '.join(parts[:SHOWN_WORDS])} … ({number(len(parts) - SHOWN_WORDS)} more words)"
 
 
-def _stretches(differences: list[dict[str, str]] | None) -> list[Stretch]:
+def stretches(differences: list[dict[str, str]] | None) -> list[Stretch]:
+    """Word differences as the page shows them."""
     return [
         Stretch(part["op"], _cut(part.get("reference") or ""), _cut(part.get("hypothesis") or ""))
         for part in differences or []
@@ -260,8 +261,8 @@ def _clip(clip: dict[str, Any], wav: bytes | None) -> dict[str, Any]:
         **clip,
         "way": "same" if not change else "fewer" if change < 0 else "more",
         "heard": [
-            ("Before", clip.get("before"), _stretches(clip.get("differences_before"))),
-            ("After", clip.get("after"), _stretches(clip.get("differences_after"))),
+            ("Before", clip.get("before"), stretches(clip.get("differences_before"))),
+            ("After", clip.get("after"), stretches(clip.get("differences_after"))),
         ],
         "audio": f"data:audio/wav;base64,{base64.b64encode(wav).decode('ascii')}" if wav else None,
     }
@@ -274,7 +275,7 @@ class _Missing(jinja2.ChainableUndefined):
         return "undefined"
 
 
-_ENVIRONMENT = jinja2.Environment(
+ENVIRONMENT = jinja2.Environment(
     loader=jinja2.PackageLoader("whispertune"),
     autoescape=True,
     undefined=_Missing,
@@ -282,4 +283,4 @@ _ENVIRONMENT = jinja2.Environment(
     trim_blocks=True,
     lstrip_blocks=True,
 )
-_ENVIRONMENT.filters.update(number=number, percent=percent, duration=duration)
+ENVIRONMENT.filters.update(number=number, percent=percent, duration=duration)
