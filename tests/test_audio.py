@@ -87,7 +87,7 @@ def test_what_is_no_audio_says_why(tmp_path: Path, content: bytes, reason: str, 
 def test_missing_file_and_file_without_samples(tmp_path: Path) -> None:
     with pytest.raises(NotAudio, match=r"a\.wav: no such file"):
         decode(tmp_path / "a.wav", "a.wav")
-    with pytest.raises(NotAudio, match="a valid header, but no samples behind it") as caught:
+    with pytest.raises(NotAudio, match="no samples in it: it is no audio, or cut behind its header") as caught:
         decode(write_wav(tmp_path / "b.wav", tone(0)))
     assert caught.value.reason == "no_samples"
 

@@ -23,7 +23,7 @@ import whispertune.cli as cli
 import whispertune.terminal as terminal_module
 from whispertune.corpus import Corpus
 from whispertune.errors import DataError, Stopped
-from whispertune.recipe import Recipe, describe
+from whispertune.recipe import Recipe, knob
 from whispertune.report import compare_sets, score_sets
 from whispertune.run import Event, Run, write_json
 from whispertune.terminal import Terminal
@@ -86,6 +86,8 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, dict[str, Any]]]:
 
     def followed(_: Any, step: str, /, **arguments: Any) -> None:
         steps.append((step, arguments))
+        if "run" in arguments:  # a run that did nothing would be taken away
+            Path(arguments["run"], "kept").touch()
         raise Stopped("not run")
 
     monkeypatch.setattr(cli, "_followed", followed)
@@ -105,12 +107,12 @@ def verdict(before: str, after: str) -> dict[str, Any]:
     ("words", "what", "hint"),
     [
         (["trian"], "No such command 'trian'.", "whispertune --help shows the words"),
-        (["train", "c", "--modle", "x"], "No such option: --modle", "whispertune --help shows the words"),
-        (["import", "c"], "Missing option '--to'.", "whispertune --help shows the words"),
+        (["train", "c", "--modle", "x"], "No such option: --modle", "whispertune train --help shows the words"),
+        (["import", "c"], "Missing option '--to'.", "whispertune import --help shows the words"),
         (
             ["train", "c", "--steps", "many"],
             "Invalid value for '--steps': ",
-            "whispertune --help shows the words",
+            "whispertune train --help shows the words",
         ),
         (
             ["train", "c"],
@@ -131,7 +133,7 @@ def verdict(before: str, after: str) -> dict[str, Any]:
             ["train", "c", "--model", "m", "--goal", "bleu"],
             "a recipe value does not fit: eval.goal = 'bleu'; expected wer, cer, "
             "keywords, slice:COLUMN=VALUE or unset",
-            f"eval.goal: {describe('eval.goal')}",
+            f"eval.goal: {knob('eval.goal').description}",
         ),
         (
             ["train", "c", "--model", "m", "--require", "best"],
@@ -141,7 +143,7 @@ def verdict(before: str, after: str) -> dict[str, Any]:
         (
             ["train", "c", "--model", "m", "--recipe", "none.toml"],
             "cannot read the recipe none.toml: No such file or directory",
-            "",
+            "whispertune recipe > recipe.toml writes one to start from",
         ),
     ],
 )
@@ -212,10 +214,11 @@ def test_import_and_again(whispertune: Command, elsewhere: Path):
     said = whispertune("import", "s", "--to", "c")
     assert said.code == 0
     assert said.out.startswith("import    12 rows = 12 kept + 0 rejected, 0.2 min\nsplit     train ")
+    assert "\nwarning   2 test clips in 2 groups (clip): with fewer than 6 there is no interval" in said.out
     assert said.out.endswith("next      whispertune check c\n") and said.err == ""
     said = whispertune("import", "s", "--to", "c")
     assert said.code == 1
-    assert said.error() == ("c is a corpus already", "name another folder, or ask for it to be replaced")
+    assert said.error() == ("c is a corpus already", "name another folder, or give --replace")
     assert whispertune("import", "s", "--to", "c", "--replace").code == 0
 
 
@@ -226,15 +229,15 @@ def test_import_says_with_its_exit_code_that_rows_were_rejected(whispertune: Com
     assert said.code == 3
     found = said.json
     assert (found["rows"], found["kept"], found["rejected"]) == (12, 11, {"empty_file": 1})
-    assert found["corpus"] == "c" and [f["file_name"] for f in found["findings"]] == ["c00.wav"]
-    assert "1 empty file: each by name in c/rejected.jsonl" in said.err
+    assert found["corpus"] == "c" and [f["file_name"] for f in found["findings"]] == ["c00.wav", ""]
+    assert "rejected  c00.wav: the file is empty (0 bytes)" in said.err
     said = whispertune("check", "c")
     assert said.code == 3 and "reject    c00.wav  " in said.out
-    assert "check     11 clips, 0.2 min; 1 rejected at import, 0 warnings" in said.out
+    assert "check     11 clips, 0.2 min; 1 rejected at import, 1 warnings" in said.out
 
 
 def test_check(whispertune: Command, elsewhere: Path):
-    make_corpus(elsewhere / "good", sentences(12))
+    make_corpus(elsewhere / "good", sentences(12), split=["test"] * 6 + ["train"] * 5 + ["dev"])
     said = whispertune("check", "good", "--json")
     assert said.code == 0 and said.json == [] and "next      whispertune train good" in said.err
     make_corpus(elsewhere / "loud", [text.upper() for text in sentences(12)])
@@ -409,7 +412,7 @@ def test_eval_scores_or_compares(whispertune: Command, elsewhere: Path, monkeypa
     said = whispertune("eval", "tiny.en", "c")
     assert said.code == 0
     assert (
-        "test      WER 50.0 % · CER " in said.out
+        "test      50.0 % WER · " in said.out
         and " · 120 words, 60 wrong, 0 missing, 0 too many" in said.out
     )
     assert (

@@ -9,7 +9,7 @@ import pytest
 
 from whispertune import recipe as recipes
 from whispertune.errors import UsageError
-from whispertune.recipe import Recipe, describe, keys, load, parse_assignments
+from whispertune.recipe import Recipe, knob, keys, load, parse_assignments
 from whispertune.reference import recipe_page, template
 
 ROOT = Path(__file__).parent.parent
@@ -43,27 +43,27 @@ def changed(*assignments: str) -> Recipe:
         (
             "train.learning_rate=nan",
             "a recipe value does not fit: train.learning_rate = nan; expected number > 0 or unset",
-            f"train.learning_rate: {describe('train.learning_rate')}",
+            f"train.learning_rate: {knob('train.learning_rate').description}",
         ),
         (
             "train.learning_rate=inf",
             "a recipe value does not fit: train.learning_rate = inf; expected number > 0 or unset",
-            f"train.learning_rate: {describe('train.learning_rate')}",
+            f"train.learning_rate: {knob('train.learning_rate').description}",
         ),
         (
             "eval.test_minutes=some",
             "a recipe value does not fit: eval.test_minutes = 'some'; expected number or all",
-            f"eval.test_minutes: {describe('eval.test_minutes')}",
+            f"eval.test_minutes: {knob('eval.test_minutes').description}",
         ),
         (
             "windows.join_silence_s=3",
             "a recipe value does not fit: windows.join_silence_s = 3; expected number ≥ 0 and ≤ 2",
-            f"windows.join_silence_s: {describe('windows.join_silence_s')}",
+            f"windows.join_silence_s: {knob('windows.join_silence_s').description}",
         ),
         (
             "model.name=",
             "a recipe value does not fit: model.name = None; expected text",
-            f"model.name: {describe('model.name')}",
+            f"model.name: {knob('model.name').description}",
         ),
     ],
 )
@@ -86,7 +86,7 @@ SECTIONS = "sections: [model], [data], [train], [windows], [eval], [machine]"
         (
             "[train]\nsteps = 'x'",
             "mine.toml: train.steps = 'x'; expected whole number ≥ 1 or unset",
-            f"train.steps: {describe('train.steps')}",
+            f"train.steps: {knob('train.steps').description}",
         ),
     ],
 )

@@ -66,7 +66,7 @@ def test_not_a_run(tmp_path: Path):
     with pytest.raises(DataError) as error:
         Run.open(tmp_path)
     assert error.value.what == f"{tmp_path} is not a run: it has no recipe.toml"
-    assert error.value.hint == "whispertune runs lists the runs here"
+    assert error.value.hint == "whispertune runs lists them"
 
 
 def test_a_damaged_file_is_named(begun: Run):

@@ -137,7 +137,7 @@ def by_id(c: Clip) -> str:
 
 
 def corpus_of(count: int) -> list[Clip]:
-    return [clip(i, split="test" if i == 0 else "dev" if i == 1 else "train") for i in range(count)]
+    return [clip(i, split="test" if i < 6 else "dev" if i == 6 else "train") for i in range(count)]
 
 
 def test_case_2_449_tokens_are_rejected_as_the_model_counts_them() -> None:
@@ -156,22 +156,22 @@ def test_a_sound_corpus_has_nothing_to_say() -> None:
 def test_copies_of_audio() -> None:
     same = {"extra": {"audio_sha": "h"}}
     clips = [
-        *corpus_of(5),
-        clip(6, text="Hello!", **same),
-        clip(7, text="hello", **same),
-        clip(8, text="Bye.", **same),
+        *corpus_of(10),
+        clip(16, text="Hello!", **same),
+        clip(17, text="hello", **same),
+        clip(18, text="Bye.", **same),
     ]
     found = check_clips(clips, by_id)
     assert reasons(found) == [("warn", "duplicate"), ("warn", "conflicting_texts")]
-    assert found[0].message == "the same audio and text as f6.wav"
-    assert found[1].message == "the same audio as f6.wav, with another text: at least one of them is wrong"
+    assert found[0].message == "the same audio and text as f16.wav"
+    assert found[1].message == "the same audio as f16.wav, with another text: at least one of them is wrong"
 
 
 def test_overlapping_segments() -> None:
     clips = [
-        *corpus_of(5),
-        clip(6, recording="r", offset=0, samples=32_000),
-        clip(7, recording="r", offset=24_000),
+        *corpus_of(10),
+        clip(16, recording="r", offset=0, samples=32_000),
+        clip(17, recording="r", offset=24_000),
     ]
     assert only(check_clips(clips, by_id)).message == "overlaps the clip before it in the recording by 0.50 s"
 
@@ -208,14 +208,22 @@ def test_a_lone_script_and_a_missing_side() -> None:
     ]
 
 
+def test_too_few_test_clips_are_told_before_anything_is_trained() -> None:
+    clips = [clip(i, split="test" if i < 4 else "dev" if i == 4 else "train") for i in range(20)]
+    assert only(check_clips(clips, by_id)).message == (
+        "4 test clips in 4 groups (clip): with fewer than 6 there is no interval and so no verdict; "
+        "20 or more are wanted"
+    )
+
+
 def test_label_style_is_measured_and_told() -> None:
     style = label_style(["DON'T GO", "WELL DONE", "Hello there.", "no capitals", "I", "42", "你好"])
     assert (style.capitals, style.lower, style.unpunctuated) == (0.5, 0.25, 4 / 5)
     assert not style.is_unstyled
     assert label_style([]).unpunctuated == 0
     shouting = [
-        clip(i, text=f"SENTENCE {i} WITHOUT MARKS", split=("test", "dev", "train")[min(i, 2)])
-        for i in range(9)
+        clip(i, text=f"SENTENCE {i} WITHOUT MARKS", split=("test", "dev", "train")[max(0, min(i - 5, 2))])
+        for i in range(14)
     ]
     found = check_clips(shouting, by_id)
     assert [f.reason for f in found] == ["capitals", "unpunctuated"]

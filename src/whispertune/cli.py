@@ -39,11 +39,15 @@ _OF_THE_MACHINE = (errno.ENOSPC, errno.EDQUOT, errno.EIO)
 
 def _knob(key: str, *words: str, **more: Any) -> Any:
     """An option that sets a recipe key; what it is for is said there."""
-    return typer.Option(*words, help=recipes.describe(key), **more)
+    knob = recipes.knob(key)
+    choices = knob.kind.removesuffix(" or unset").replace(" or ", ", ").split(", ")
+    if len(choices) > 1:
+        more.setdefault("metavar", "|".join(choices))
+    return typer.Option(*words, help=knob.description, **more)
 
 
 Json = Annotated[bool, typer.Option("--json", help="stdout is JSON, the rest goes to stderr.")]
-Language = Annotated[str | None, _knob("model.language")]
+Language = Annotated[str | None, _knob("model.language", metavar="CODE")]
 Goal = Annotated[str | None, _knob("eval.goal")]
 Keywords = Annotated[Path | None, _knob("eval.keywords", "--keywords", metavar="FILE")]
 Spelling = Annotated[Path | None, _knob("eval.normalizer", "--normalizer", metavar="FILE")]
@@ -62,7 +66,7 @@ def main() -> None:
     terminal = Terminal("--json" in sys.argv)
     code: int | None
     try:
-        code = app(standalone_mode=False)
+        code = app(prog_name="whispertune", standalone_mode=False)
     except WhispertuneError as error:
         terminal.error(error)
         code = error.exit_code
@@ -80,7 +84,9 @@ def main() -> None:
         # A usage error of click, whichever copy of click typer uses.
         if not (hasattr(error, "format_message") and hasattr(error, "exit_code")):
             raise
-        terminal.error(UsageError(error.format_message(), "whispertune --help shows the words"))
+        verb = getattr(getattr(error, "ctx", None), "info_name", None)
+        words = "whispertune" if verb in (None, "whispertune") else f"whispertune {verb}"
+        terminal.error(UsageError(error.format_message(), f"{words} --help shows the words"))
         code = UsageError.exit_code
     if code == STOPPED:  # a late Ctrl-C shall not make an error of it
         signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -184,12 +190,14 @@ def train(
     source: Annotated[
         str | None, typer.Argument(metavar="CORPUS", help="Corpus, or any source that import reads.")
     ] = None,
-    model: Annotated[str | None, _knob("model.name")] = None,
+    model: Annotated[str | None, _knob("model.name", metavar="MODEL")] = None,
     run: Annotated[
         Path | None,
-        typer.Option(help="Run folder; an unfinished one goes on. Unset: runs/CORPUS-MODEL-1, -2, …"),
+        typer.Option(
+            metavar="RUN", help="Run folder; an unfinished one goes on. Unset: runs/CORPUS-MODEL-1, -2, …"
+        ),
     ] = None,
-    guard: Annotated[list[str] | None, _knob("data.guards")] = None,
+    guard: Annotated[list[str] | None, _knob("data.guards", "--guard", metavar="CORPUS")] = None,
     continue_from: Annotated[
         Path | None,
         typer.Option("--from", metavar="RUN", help="A finished run whose model is tuned further."),
@@ -207,11 +215,11 @@ def train(
     eval_every: Annotated[int | None, _knob("train.eval_every")] = None,
     save_every: Annotated[int | None, _knob("train.save_every")] = None,
     max_minutes: Annotated[float | None, _knob("train.max_minutes")] = None,
-    test_minutes: Annotated[str | None, _knob("eval.test_minutes")] = None,
+    test_minutes: Annotated[str | None, _knob("eval.test_minutes", metavar="MINUTES|all")] = None,
     language: Language = None,
     device: Device = None,
     recipe: Annotated[
-        Path | None, typer.Option(help="A recipe in TOML: whispertune recipe shows one.")
+        Path | None, typer.Option(metavar="FILE", help="A recipe in TOML: whispertune recipe shows one.")
     ] = None,
     assignments: Set = None,
     require: Annotated[
@@ -246,7 +254,11 @@ def train(
     chosen = _with_corpora(terminal, chosen)
     named = f"{Path(chosen.data.corpus).absolute().name}-{Path(chosen.model.name).name}"
     opened = Run.create(run, chosen) if run is not None else Run.numbered(Path("runs") / named, chosen)
-    report = _followed(terminal, "train", run=str(opened.folder))
+    try:
+        report = _followed(terminal, "train", run=str(opened.folder))
+    except WhispertuneError:
+        opened.discard_if_nothing_was_done()
+        raise
     show_verdict(terminal, report)
     terminal.line("report", str(opened.page_file), wrap=False)
     terminal.next(report["next"])

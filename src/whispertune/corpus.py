@@ -105,7 +105,7 @@ class CorpusWriter:
         if is_corpus(self.folder):
             if not replace:
                 raise DataError(
-                    f"{folder} is a corpus already", "name another folder, or ask for it to be replaced"
+                    f"{folder} is a corpus already", "name another folder, or give --replace"
                 )
         elif self.folder.exists() and (not self.folder.is_dir() or any(self.folder.iterdir())):
             raise DataError(

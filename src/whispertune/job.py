@@ -42,6 +42,7 @@ from whispertune.report import build_report, dev_wer, has_words, score_sets
 from whispertune.report_page import render_page
 from whispertune.run import Emit, Event, Run, line, read_json, warning, write_atomically, write_json
 from whispertune.scoring.align import Totals
+from whispertune.scoring.bootstrap import groups_of
 from whispertune.scoring.terms import Terms, terms_of
 from whispertune.ship.hf import export_hf
 
@@ -105,6 +106,8 @@ class Job:
                 "import it again without a split column: 10 % are then held out",
             )
         self._require_terms()
+        if few := groups_of(self.terms.in_goal(self.sets[0].clips)).too_few:
+            self.emit(warning(few))
         if self.recipe.train.share == "recover" and not (self.guards and self.dev_clips):
             lacking = "a guard" if not self.guards else "dev clips"
             raise UsageError(
@@ -503,8 +506,8 @@ class Job:
             # What the decoder is to predict, special tokens and all: the classic label bugs are visible here.
             shown = data["rows"][1].removeprefix("out").strip()
             if len(shown) > SHOWN_LABEL:
-                shown = f"{shown[: SHOWN_LABEL - 40]} … {shown[-40:]}"
-            self.emit(line("first row", shown))
+                shown = f"{shown[: SHOWN_LABEL - 40].rpartition(' ')[0]} … {shown[-40:].partition(' ')[2]}"
+            self.emit(line("label", f"the first one, as it is learned: {shown}"))
 
     _last_dev = ""
 

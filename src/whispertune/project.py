@@ -51,7 +51,7 @@ def _project_defaults() -> dict[str, Any]:
     try:
         found = tomllib.loads(path.read_text("utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise UsageError(f"{PROJECT_FILE} is not TOML: {error}") from None
+        raise UsageError(f"{PROJECT_FILE} is not TOML: {error}", 'for example: model = "tiny.en"') from None
     for key in found:
         if key not in PROJECT_KEYS:
             raise UsageError(

@@ -50,7 +50,9 @@ class DataSection(_Section):
     """What it is tuned on."""
 
     corpus: str = Field("", description="Corpus folder, or any source that import reads.")
-    guards: tuple[str, ...] = Field((), description="Corpora on which it must not get worse.")
+    guards: tuple[str, ...] = Field(
+        (), description="Corpora on which it must not get worse; --guard may be given several times."
+    )
     text_style: TextStyle | None = Field(
         None,
         description="keep the labels, make them sentence case, or copy case and punctuation from the base "
@@ -68,7 +70,7 @@ class TrainSection(_Section):
     )
     steps: int | None = Field(None, ge=1, description="Length in updates; overrides passes.")
     learning_rate: float | None = Field(
-        None, gt=0, description="Peak, 1/update. Unset: by model size and method; see plan."
+        None, gt=0, description="Peak, 1/update. Unset: by model size and method; the report says why."
     )
     warmup: float = Field(
         0.1,
@@ -99,7 +101,7 @@ class TrainSection(_Section):
     share: Annotated[float, Field(gt=0, le=1)] | Literal["auto", "recover"] = Field(
         "auto",
         description="How far from the base to the tuned weights the delivered model lies (WiSE-FT's alpha): "
-        "less forgets less. auto: the least that keeps three quarters of the gain on dev. recover: the best "
+        "less forgets less. auto: the least that keeps four fifths of the gain on dev. recover: the best "
         "on dev that keeps half of each guard's speakers within tolerance; the other half is reported.",
     )
     eval_every: int | None = Field(
@@ -240,7 +242,7 @@ class Recipe(_Section):
         try:
             tree = tomllib.loads(text)
         except tomllib.TOMLDecodeError as error:
-            raise UsageError(f"{where} is not TOML: {error}") from None
+            raise UsageError(f"{where} is not TOML: {error}", _TEMPLATE) from None
         for section, values in tree.items():
             known = "sections: " + ", ".join(f"[{name}]" for name in Recipe.model_fields)
             if not isinstance(values, dict):
@@ -264,6 +266,9 @@ class Recipe(_Section):
         return "\n".join(lines)
 
 
+_TEMPLATE = "whispertune recipe > recipe.toml writes one to start from"
+
+
 class Knob(NamedTuple):
     """One key of the recipe, as help, template and reference page show it."""
 
@@ -283,9 +288,8 @@ def keys() -> list[Knob]:
     ]
 
 
-def describe(key: str) -> str:
-    """What a knob is for, with its unit and the reason of its default."""
-    return next(knob.description for knob in keys() if knob.key == key)
+def knob(key: str) -> Knob:
+    return next(knob for knob in keys() if knob.key == key)
 
 
 def parse_assignments(assignments: Iterable[str]) -> dict[str, Any]:
@@ -314,7 +318,7 @@ def load(path: Path) -> Recipe:
     except UnicodeDecodeError as error:
         raise UsageError(f"the recipe {path} is not a text in UTF-8: {error.reason}") from None
     except OSError as error:
-        raise UsageError(f"cannot read the recipe {path}: {error.strerror}") from None
+        raise UsageError(f"cannot read the recipe {path}: {error.strerror}", _TEMPLATE) from None
 
 
 def _from_text(value: str) -> Any:

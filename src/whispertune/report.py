@@ -164,7 +164,7 @@ def build_report(
             },
             "total_s": round(sum(seconds.values()), 1),
         },
-        "next": _next(run.folder, compared["verdict"], plan, recipe),
+        "next": _next(run.folder, compared, plan, recipe),
         "notes": [*notes, *_notes(plan, sets, ended)],
     }
 
@@ -396,8 +396,12 @@ def _notes(plan: Plan, sets: NamedClips, ended: str) -> list[str]:
     return notes
 
 
-def _next(folder: Path, verdict: str, plan: Plan, recipe: Recipe) -> str:
+def _next(folder: Path, compared: Mapping[str, Any], plan: Plan, recipe: Recipe) -> str:
     """The command to try now."""
+    verdict = compared["verdict"]
+    if compared["difference"]["low"] is None and verdict == "no_difference":
+        # More training cannot tell what too few test clips do not.
+        return "whispertune import MORE_CLIPS --to CORPUS --split 80/10/10"
     if verdict == "better":
         return shlex.join(["whispertune", "export", str(folder), "--format", "hf"])
     words = ["whispertune", "train", "--recipe", str(folder / "recipe.toml")]

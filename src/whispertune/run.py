@@ -144,8 +144,10 @@ class Run:
         """
         run = cls(folder)
         if not run.recipe_file.is_file():
+            near = Path("runs") / folder
             raise DataError(
-                f"{folder} is not a run: it has no recipe.toml", "whispertune runs lists the runs here"
+                f"{folder} is not a run: it has no recipe.toml",
+                f"did you mean {near}?" if cls(near).recipe_file.is_file() else "whispertune runs lists them",
             )
         return run
 
@@ -256,6 +258,13 @@ class Run:
             except FileNotFoundError:
                 raise DataError(f"there is no file {given}", "check its path") from None
         return copy
+
+    def discard_if_nothing_was_done(self) -> None:
+        """Take the folder away if the run failed before it had a plan, and so holds nothing to go on from."""
+        held = {path.name for path in self.folder.iterdir()} if self.folder.is_dir() else set()
+        tells = self.left_out_file.is_file() and self.left_out_file.stat().st_size > 0
+        if held and not held - BEFORE_THE_PLAN and not tells:
+            self.remove()
 
     def remove(self) -> None:
         shutil.rmtree(self.folder)

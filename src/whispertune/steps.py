@@ -153,7 +153,9 @@ def transcribe(
     settings = Recipe.model_validate(recipe)
     for file in files:
         if not Path(file).is_file():
-            raise DataError(f"there is no file {file}")
+            if Path(file).is_dir():
+                raise DataError(f"{file} is a folder, not an audio file", f"name its files: {file}/*")
+            raise DataError(f"there is no file {file}", "check its path")
     facts = machine_facts(settings.machine)
     loaded: LoadedModel = load(resolve(model))
     loaded.model.to(facts.device)

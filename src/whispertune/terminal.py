@@ -5,7 +5,7 @@ import sys
 import textwrap
 import time
 import unicodedata
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -20,6 +20,7 @@ from whispertune.run import Event
 LABEL_WIDTH = 10
 SHOWN_OF_A_KIND = 5
 """Findings of one kind that `check` prints; --json has all."""
+SHOWN_REJECTED = 3
 QUIET_S = 30.0
 """Where there is no terminal for a bar, a line of progress is due after so many seconds."""
 _TONES = {"better": "green", "worse": "red", "no_difference": "bold", "warning": "yellow", "error": "red"}
@@ -182,12 +183,24 @@ def show_import(terminal: Terminal, summary: Any) -> None:
     )
     if rejected:
         kinds = ", ".join(f"{count} {reason.replace('_', ' ')}" for reason, count in summary.rejected.items())
-        terminal.line("", f"{kinds}: each by name in {summary.corpus / 'rejected.jsonl'}", "warning")
-    if summary.warned:
-        kinds = ", ".join(f"{count} {reason.replace('_', ' ')}" for reason, count in summary.warned.items())
+        named = [finding for finding in summary.findings if finding.severity == "reject"]
+        for finding in named[:SHOWN_REJECTED]:
+            terminal.line("rejected", f"{finding.file_name}: {finding.message}", "warning")
+        if rejected > SHOWN_REJECTED:
+            where = summary.corpus / "rejected.jsonl"
+            terminal.line("", f"{kinds} in all: each by name in {where}", "warning")
+    of_clips = Counter(f.reason for f in summary.findings if f.severity != "reject" and f.file_name)
+    if of_clips:
+        kinds = ", ".join(f"{count} {reason.replace('_', ' ')}" for reason, count in of_clips.most_common())
         terminal.line("", f"{kinds}: whispertune check {summary.corpus} says which")
-    shares = ", ".join(f"{name} {seconds / 60:.1f} min" for name, seconds in summary.split_s.items())
+    shares = ", ".join(
+        f"{name} {summary.split_clips[name]} clips, {seconds / 60:.1f} min"
+        for name, seconds in summary.split_s.items()
+    )
     terminal.line("split", f"{shares}. {summary.split}")
+    for finding in summary.findings:
+        if finding.severity == "warn" and not finding.file_name:
+            terminal.line("warning", finding.message, "warning")
 
 
 def show_findings(terminal: Terminal, findings: Sequence[Finding]) -> None:
@@ -221,7 +234,7 @@ def scores_line(scores: Mapping[str, Any]) -> str:
         return "undefined" if value is None else f"{value:.1f} %"
 
     return (
-        f"WER {shown(scores['wer'])} · CER {shown(scores['cer'])} · {scores['reference_words']} words, "
+        f"{shown(scores['wer'])} WER · {shown(scores['cer'])} CER · {scores['reference_words']} words, "
         f"{scores['substitutions']} wrong, {scores['deletions']} missing, {scores['insertions']} too many · "
         f"{scores['loops']} loops"
     )

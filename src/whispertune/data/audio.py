@@ -72,7 +72,7 @@ def decode(source: Path | bytes, name: str = "") -> Decoded:
         raise NotAudio("empty_file", f"{name}: the file is empty (0 bytes)")
     planes, rate, channels, declared_s, errors = _read(source, name, size)
     if not planes.size:
-        raise NotAudio("no_samples", f"{name}: a valid header, but no samples behind it")
+        raise NotAudio("no_samples", f"{name}: no samples in it: it is no audio, or cut behind its header")
     samples, findings = _one_channel(planes, name)
     findings += _compare(len(samples) / SAMPLE_RATE, declared_s, errors, name)
     if rate < NARROW_BAND_HZ:

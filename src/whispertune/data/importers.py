@@ -53,6 +53,7 @@ class ImportSummary:
     duration_s: float
     split_s: dict[Split, float]
     """Seconds of train, dev, test."""
+    split_clips: dict[Split, int]
     speakers: int
     split: str
     """One sentence on how the corpus was split."""
@@ -329,6 +330,7 @@ def _summary(to: Path, rows: int, clips: list[Clip], findings: list[Finding], sp
         findings=findings,
         duration_s=sum(split_s.values()),
         split_s=split_s,
+        split_clips={side: sum(clip.split == side for clip in clips) for side in split_s},
         speakers=len({clip.speaker for clip in clips if clip.speaker}),
         split=split,
     )

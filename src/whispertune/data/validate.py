@@ -14,6 +14,7 @@ from whispertune.data.audio import measure
 from whispertune.data.segment import speech_bounds
 from whispertune.data.split import text_key
 from whispertune.data.text import label_style, main_script, spoken_letters, wrong_script
+from whispertune.scoring.bootstrap import groups_of
 
 MIN_S = 0.1
 """Shorter than the shortest word."""
@@ -246,8 +247,11 @@ def _sides(clips: Sequence[Clip]) -> list[Finding]:
         "test": "whether training helps cannot be said",
         "dev": "which checkpoint is best cannot be chosen on clips of its own",
     }
-    return [
+    findings = [
         Finding("warn", "", f"no_{side}", f"no clip is left for {side}: {what}")
         for side, what in meaning.items()
         if not seconds[side]
     ]
+    if seconds["test"] and (few := groups_of(c for c in clips if c.split == "test").too_few):
+        findings.append(Finding("warn", "", "few_test", few))
+    return findings

@@ -66,6 +66,19 @@ class Grouping:
     speaks_for: str
     """Such as "these 64 speakers", "this voice", "these 12 recordings"."""
 
+    @property
+    def too_few(self) -> str:
+        """Why no verdict can come of them, where they are too few for an interval; else empty."""
+        count = len(set(self.labels.values()))
+        if count >= MIN_GROUPS_FOR_INTERVAL:
+            return ""
+        clips = f"{len(self.labels)} test {'clip' if len(self.labels) == 1 else 'clips'}"
+        return (
+            f"{clips} in {count} {'group' if count == 1 else 'groups'} ({self.level}): "
+            f"with fewer than {MIN_GROUPS_FOR_INTERVAL} there is no interval and so no verdict; "
+            f"{MIN_GROUPS} or more are wanted"
+        )
+
 
 def choose_groups(
     clip_ids: Sequence[str],
