@@ -174,7 +174,7 @@ def test_several_are_ranked_and_ties_are_said():
     )
     assert len(found["pairs"]) == 6
     assert found["reasons"][0] == (
-        "24 clips with 120 words; 95 % intervals from 1,000 resamples of 24 clips, the same for all systems."
+        "24 clips with 120 words; 95 % intervals from 2,400 resamples of 24 clips, the same for all systems."
     )
     found = compare(*(system(name, text) for name, text in zip("abc", (WRONG, RIGHT, WORSE), strict=True)))
     assert found["sentence"] == (
