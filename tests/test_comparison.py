@@ -41,7 +41,7 @@ A, B = system("a"), system("b", WRONG)
 @pytest.mark.parametrize(
     ("systems", "options", "kind", "what", "hint"),
     [
-        ([A], {}, UsageError, "1 system to compare, and it takes 2 or more", "the first is stock"),
+        ([A], {}, UsageError, "1 system to compare, and it takes 2 or more", "give stock first, then what is measured against it"),
         ([A, B], {"goal": "bleu"}, UsageError, "there is no goal 'bleu' here", "goals are wer and cer"),
         (
             [A, system("b", clips=22)],
