@@ -41,7 +41,7 @@ A, B = system("a"), system("b", WRONG)
 @pytest.mark.parametrize(
     ("systems", "options", "kind", "what", "hint"),
     [
-        ([A], {}, UsageError, "1 system to compare, and it takes 2 or more", "the first is stock"),
+        ([A], {}, UsageError, "1 system to compare, and it takes 2 or more", "give stock first, then what is measured against it"),
         ([A, B], {"goal": "bleu"}, UsageError, "there is no goal 'bleu' here", "goals are wer and cer"),
         (
             [A, system("b", clips=22)],
@@ -174,7 +174,7 @@ def test_several_are_ranked_and_ties_are_said():
     )
     assert len(found["pairs"]) == 6
     assert found["reasons"][0] == (
-        "24 clips with 120 words; 95 % intervals from 1,000 resamples of 24 clips, the same for all systems."
+        "24 clips with 120 words; 95 % intervals from 2,400 resamples of 24 clips, the same for all systems."
     )
     found = compare(*(system(name, text) for name, text in zip("abc", (WRONG, RIGHT, WORSE), strict=True)))
     assert found["sentence"] == (

@@ -24,6 +24,8 @@ FLOORS = {
     "run": 1,
     "versions": 1,
     "report": 1,
+    "comparison": 1,
+    "compare_page": 1,
     "report_figures": 1,
     "report_page": 1,
     "reference": 1,
@@ -211,7 +213,7 @@ def test_what_may_be_imported_is_not_complained_of(tmp_path):
     assert wrong(imports_of(file, tmp_path)) == []
 
 
-@pytest.mark.parametrize("module", ["cli", "hardware.torch_build", "corpus", "plan", "run", "report"])
+@pytest.mark.parametrize("module", ["cli", "hardware.torch_build", "corpus", "plan", "run", "report", "comparison", "compare_page"])
 def test_importing_it_leaves_torch_out(module):
     code = (
         f"import sys, whispertune.{module}; print(sorted(sys.modules.keys() & {TORCH_AND_WHAT_BRINGS_IT!r}))"

@@ -304,6 +304,93 @@ def eval_(
 
 
 @app.command()
+def compare(
+    systems: Annotated[
+        list[Path], typer.Argument(metavar="SYSTEM", help="What is compared, 2 or more; the first is stock.")
+    ],
+    transcripts: Annotated[
+        bool,
+        typer.Option(
+            "--transcripts",
+            help="The systems are transcripts made elsewhere: JSONL of id, reference, hypothesis and any "
+            "column, or a JSON a clip, or a folder of those, from faster-whisper, whisper.cpp or OpenAI.",
+        ),
+    ] = False,
+    references: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="CSV, TSV or JSONL of file_name (or id) and transcription; for transcripts that do not tell "
+            "what was said.",
+        ),
+    ] = None,
+    goal: Annotated[
+        str | None,
+        typer.Option(help="wer or cer. Unset: cer for languages written without spaces, else wer."),
+    ] = None,
+    language: Annotated[
+        str | None, typer.Option(help="Language code of clips for which no file states one.")
+    ] = None,
+    to: Annotated[Path, typer.Option("--to", help="Folder for compare.html and compare.json.")] = Path(
+        "compare"
+    ),
+    as_json: Json = False,
+) -> None:
+    """Rank systems on the same clips, and say which differences are beyond chance; exit code 3 if two
+    compare worse."""
+    from whispertune.compare_page import write_comparison
+    from whispertune.comparison import compare_transcripts
+    from whispertune.report_figures import in_points, interval, percent
+    from whispertune.scoring.references import read_references
+    from whispertune.scoring.transcripts import read_transcripts
+
+    if not transcripts:
+        hint = "whispertune compare --transcripts STOCK.jsonl TUNED.jsonl"
+        raise UsageError("compared on which speech? --transcripts is missing", hint)
+    terminal = Terminal(as_json)
+    said = read_references(references) if references else None
+    found = compare_transcripts(
+        [read_transcripts(path, said) for path in systems],
+        goal=goal,
+        language=chosen_recipe(None, {"model.language": language}).model.language,
+        workers=os.cpu_count() or 1,
+        progress=lambda done, total: terminal.progress("compare", done, total),
+    )
+    terminal.end()
+    page = write_comparison(found, to)
+    if "verdict" in found:
+        show_verdict(terminal, found)
+    else:
+        terminal.line("ranking", found["sentence"])
+        for reason in found["reasons"]:
+            terminal.line("", reason)
+    rate, rows = found["goal"], []
+    for system in sorted(found["systems"], key=lambda system: (system["rank"], system[rate])):
+        difference = system["difference"] or {"point": None, "low": None}
+        bounded = difference["low"] is not None
+        rows.append(
+            [
+                f"{system['rank']}",
+                system["name"],
+                f"{percent(system[rate])} {rate.upper()}",
+                in_points(difference["point"]) if system["difference"] else "stock",
+                interval(difference["low"], difference["high"]) if bounded else "",
+            ]
+        )
+    terminal.table(rows, ["better" if row[0] == "1" else "" for row in rows])
+    for note in found["notes"]:
+        terminal.line("", note)
+    terminal.line("page", str(page), wrap=False)
+    words = ["whispertune", "compare", "--transcripts", *map(str, systems), "--to", str(to)]
+    words += ["--references", str(references)] if references else []
+    words += ["--language", language] if language else []
+    terminal.next(shlex.join([*words, "--goal", "wer" if rate == "cer" else "cer"]))
+    terminal.data(found)
+    if found.get("verdict") == "worse":
+        raise typer.Exit(HURTS)
+
+
+@app.command()
 def export(
     run: Annotated[str, typer.Argument(metavar="RUN", help="A finished run.")],
     format: Annotated[

@@ -80,7 +80,7 @@ def compare_transcripts(
         UsageError: a goal there is not; fewer than two systems.
     """
     if len(systems) < 2:
-        raise UsageError(f"{len(systems)} system to compare, and it takes 2 or more", "the first is stock")
+        raise UsageError(f"{len(systems)} system to compare, and it takes 2 or more", "give stock first, then what is measured against it")
     if goal is not None and goal not in GOALS:
         raise UsageError(f"there is no goal {goal!r} here", f"goals are {' and '.join(GOALS)}")
     systems = _told_apart(systems)
@@ -274,12 +274,11 @@ def _opening(ranking: Ranking, goal: str, words: int) -> dict[str, Any]:
     if len(ranking.systems) == 2:
         judged = judge(difference, (), goal).as_dict()
         first = ("verdict", "goal", "before", "after", "difference", "guards")
-        others = ("sentence", "reasons", "recommended")
         return {
             **{key: judged[key] for key in first},
             "words": words,
             "clips": difference.clips,
-            **{key: judged[key] for key in others},
+            **{key: value for key, value in judged.items() if key not in first},
         }
     unit = "characters" if goal == "cer" else "words"
     size = f"{difference.clips:,} clips with {difference.reference_length:,} {unit}"

@@ -38,9 +38,22 @@ class DecodeOptions:
     engine: str = "torch"
     search: str = "greedy"
     timestamps: bool = False
+    """Time tokens stand in the ids: see `_timed`."""
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
+
+
+@dataclass(slots=True)
+class Decoded:
+    """What was decoded of one clip, and how sure the model was."""
+
+    ids: list[int]
+    """Behind the prefix, up to the end token (left out)."""
+    log_probability: float = 0.0
+    """Mean over the tokens and the end token: `avg_logprob` of openai/whisper's decoding.py."""
+    no_speech: float = 0.0
+    """Probability of the no-speech token behind the start token."""
 
 
 def decode_options(section: EvalSection, device: str, precision: str) -> DecodeOptions:
@@ -48,46 +61,61 @@ def decode_options(section: EvalSection, device: str, precision: str) -> DecodeO
     return DecodeOptions(section.max_new_tokens, section.batch, "fp32" if device == "cpu" else precision)
 
 
-@torch.inference_mode()
 def transcribe(
     model: WhisperForConditionalGeneration,
     audio: Sequence[np.ndarray],
     layouts: Sequence[LabelLayout],
     options: DecodeOptions,
     progress: Progress | None = None,
+    prompts: Sequence[str] = (),
 ) -> list[str]:
-    """The text of each clip of at most 30 s.
+    """The text of each clip of at most 30 s; arguments as in `decode`."""
+    decoded = decode(model, audio, layouts, options, progress, prompts)
+    return [layout.decode(each.ids) for layout, each in zip(layouts, decoded, strict=True)]
+
+
+@torch.inference_mode()
+def decode(
+    model: WhisperForConditionalGeneration,
+    audio: Sequence[np.ndarray],
+    layouts: Sequence[LabelLayout],
+    options: DecodeOptions,
+    progress: Progress | None = None,
+    prompts: Sequence[str] = (),
+) -> list[Decoded]:
+    """Free-running greedy decoding of clips of at most 30 s.
 
     Args:
         model: on its device, float32; the suppressed tokens are those of its generation config.
         audio: (samples,) int16 at 16 kHz each.
         layouts: the layout of each clip: its prefix says language and task.
         progress: called with (clips done, clips in all).
+        prompts: the text before each clip, as `initial_prompt` elsewhere; none for all if left out.
     """
-    assert len(audio) == len(layouts)
+    assert len(audio) == len(layouts) == len(prompts or audio)
     was_training = model.training
     model.eval()
-    texts = [""] * len(audio)
-    done = 0
-    # Rows of one batch share a prefix, so clips are taken language by language, in order.
-    by_prefix: dict[tuple[int, ...], list[int]] = {}
+    found: dict[int, Decoded] = {}
+    before = [
+        _prompt_ids(layout, text) for layout, text in zip(layouts, prompts or [""] * len(audio), strict=True)
+    ]
+    # Rows of one batch share a prefix, and the length of their prompts, so clips are taken in that order.
+    alike: dict[tuple[tuple[int, ...], int], list[int]] = {}
     for index, layout in enumerate(layouts):
-        by_prefix.setdefault(tuple(layout.prefix), []).append(index)
-    for indices in by_prefix.values():
+        alike.setdefault((layout.prefix, len(before[index])), []).append(index)
+    for indices in alike.values():
         for first in range(0, len(indices), options.batch):
             chosen = indices[first : first + options.batch]
-            layout = layouts[chosen[0]]
-            ids = greedy_ids(model, [audio[i] for i in chosen], layout, options)
-            for index, row in zip(chosen, ids, strict=True):
-                texts[index] = layout.decode(row)
-            done += len(chosen)
+            rows = _batch(
+                model, [audio[i] for i in chosen], layouts[chosen[0]], options, [before[i] for i in chosen]
+            )
+            found.update(zip(chosen, rows, strict=True))
             if progress is not None:
-                progress(done, len(audio))
+                progress(len(found), len(audio))
     model.train(was_training)
-    return texts
+    return [found[index] for index in range(len(audio))]
 
 
-@torch.inference_mode()
 def greedy_ids(
     model: WhisperForConditionalGeneration,
     audio: Sequence[np.ndarray],
@@ -95,48 +123,122 @@ def greedy_ids(
     options: DecodeOptions,
 ) -> list[list[int]]:
     """Token ids after the prefix, up to the end token (left out), for one batch of clips of at most 30 s."""
+    with torch.inference_mode():
+        return [row.ids for row in _batch(model, audio, layout, options, [[]] * len(audio))]
+
+
+@torch.inference_mode()
+def detect_languages(
+    model: WhisperForConditionalGeneration,
+    audio: Sequence[np.ndarray],
+    layout: LabelLayout,
+    options: DecodeOptions,
+) -> list[str]:
+    """The likeliest language of each clip by a multilingual model: its code."""
+    assert layout.languages, "an English-only model has no languages"
+    codes = list(dict.fromkeys(layout.languages))
+    tokens = torch.tensor([layout.languages[code] for code in codes], device=model.device)
+    found = []
+    for first in range(0, len(audio), options.batch):
+        with _encoded(model, audio[first : first + options.batch], options) as encoded:
+            start = torch.full((len(encoded), 1), layout.sot, device=model.device)
+            hidden = model.model.decoder(input_ids=start, encoder_hidden_states=encoded).last_hidden_state
+            logits = model.proj_out(hidden[:, 0]).float()
+        found += [codes[i] for i in logits[:, tokens].argmax(-1).tolist()]
+    return found
+
+
+def _prompt_ids(layout: LabelLayout, text: str) -> list[int]:
+    """`<|startofprev|>` and the newest ids of a prompt: openai/whisper keeps half the positions, less one."""
+    ids = layout.encode(text)[-(layout.max_target_positions // 2 - 1) :]
+    return [layout.prev, *ids] if ids else []
+
+
+@contextmanager
+def _encoded(
+    model: WhisperForConditionalGeneration, audio: Sequence[np.ndarray], options: DecodeOptions
+) -> Iterator[torch.Tensor]:
+    """(B, 1500, width), and the precision in which to go on."""
     device = model.device
     kind = {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}[options.precision]
     # Features are always float32: in half precision the powers of quiet speech would be rounded away.
     features = log_mel(stacked(audio).to(device), model.config.num_mel_bins)
     with torch.autocast(device.type, kind, enabled=kind is not None):
-        encoded = model.model.encoder(features).last_hidden_state
-        return _greedy(model, encoded, layout, options.max_new_tokens)
+        yield model.model.encoder(features).last_hidden_state
+
+
+def _batch(
+    model: WhisperForConditionalGeneration,
+    audio: Sequence[np.ndarray],
+    layout: LabelLayout,
+    options: DecodeOptions,
+    before: Sequence[list[int]],
+) -> list[Decoded]:
+    with _encoded(model, audio, options) as encoded:
+        return _greedy(model, encoded, layout, options, before)
 
 
 def _greedy(
-    model: WhisperForConditionalGeneration, encoded: torch.Tensor, layout: LabelLayout, max_new_tokens: int
-) -> list[list[int]]:
+    model: WhisperForConditionalGeneration,
+    encoded: torch.Tensor,
+    layout: LabelLayout,
+    options: DecodeOptions,
+    before: Sequence[list[int]],
+) -> list[Decoded]:
+    """`before`: the prompt of each row, all of one length."""
     device = encoded.device
     always, at_first = _suppressed(model, device)
-    rows: list[list[int]] = [[] for _ in range(len(encoded))]
+    rows = [Decoded([]) for _ in range(len(encoded))]
     alive = list(range(len(encoded)))
+    index, sums = torch.arange(len(encoded), device=device), torch.zeros(len(encoded), device=device)
     cache = EncoderDecoderCache(DynamicCache(), DynamicCache())
-    fed = torch.tensor([layout.prefix] * len(encoded), device=device)
-    length = min(max_new_tokens, layout.max_target_positions - len(layout.prefix))
+    prefix = layout.prefix_timestamps if options.timestamps else layout.prefix
+    fed = torch.tensor([[*prompt, *prefix] for prompt in before], device=device)
+    length = min(options.max_new_tokens, layout.max_target_positions - fed.shape[1])
     for step in range(length):
         hidden = model.model.decoder(
             input_ids=fed, encoder_hidden_states=encoded, cache=cache, use_cache=True
-        ).last_hidden_state[:, -1]
-        logits = model.proj_out(hidden).float()
+        ).last_hidden_state
+        if step == 0:
+            first = model.proj_out(hidden[:, len(before[0])]).float()
+            no_speech = first.softmax(-1)[:, layout.no_speech].tolist()
+        logits = model.proj_out(hidden[:, -1]).float()
         logits.index_fill_(1, always, -torch.inf)
         if step == 0:
             logits.index_fill_(1, at_first, -torch.inf)
+        if options.timestamps:
+            _timed(logits, layout)
         chosen = logits.argmax(-1)
+        sums[index] += logits.gather(1, chosen[:, None])[:, 0] - logits.logsumexp(-1)
         going = chosen != layout.eot
         kept = []
         for row, token, goes_on in zip(alive, chosen.tolist(), going.tolist(), strict=True):
             if goes_on:
-                rows[row].append(token)
+                rows[row].ids.append(token)
                 kept.append(row)
         if not kept:
             break
         if len(kept) < len(alive):  # finished rows leave the batch, so that one loop does not pay for all
-            index = going.nonzero().squeeze(1)
-            cache.batch_select_indices(index)
-            encoded, chosen = encoded[index], chosen[index]
+            left = going.nonzero().squeeze(1)
+            cache.batch_select_indices(left)
+            encoded, chosen, index = encoded[left], chosen[left], index[left]
         alive, fed = kept, chosen[:, None]
+    for row, total, silent in zip(rows, sums.tolist(), no_speech, strict=True):
+        row.log_probability, row.no_speech = total / (len(row.ids) + 1), silent
     return rows
+
+
+def _timed(logits: torch.Tensor, layout: LabelLayout) -> None:
+    """Where time tokens together are likelier than any other token, it is one of them.
+
+    One moment is spread over neighbouring tokens, 0.02 s apart, so each alone loses against a word: the last
+    rule of `ApplyTimestampRules` in openai/whisper's decoding.py. Its others force a time at the beginning,
+    pairs, and an order; here the model is left to do so by itself.
+    """
+    logits[:, layout.no_timestamps] = -torch.inf
+    times, others = logits[:, layout.timestamp_begin :], logits[:, : layout.timestamp_begin]
+    is_time = times.logsumexp(-1) > others.amax(-1)
+    others.masked_fill_(is_time[:, None], -torch.inf)
 
 
 def stacked(audio: Sequence[np.ndarray]) -> torch.Tensor:
