@@ -16,7 +16,7 @@ import torch
 from whispertune.clip import SAMPLE_RATE
 from whispertune.data.audio import decode
 from whispertune.engine.device import machine_facts, probe_precision
-from whispertune.engine.evaluate import Layouts
+from whispertune.engine.layouts import Layouts
 from whispertune.engine.method import prepare
 from whispertune.engine.model import load, resolve
 from whispertune.engine.train import loss_sum

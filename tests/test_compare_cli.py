@@ -23,7 +23,7 @@ def write(name: str, hypothesis: str, clips: int = 24, **more: str) -> str:
 @pytest.mark.parametrize(
     ("words", "code", "what", "hint"),
     [
-        ([], 2, "Missing argument 'SYSTEM'.", "whispertune --help shows the words"),
+        ([], 2, "Missing argument 'SYSTEM'.", "whispertune compare --help shows the words"),
         (
             ["a.jsonl", "b.jsonl"],
             2,

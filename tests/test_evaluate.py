@@ -11,7 +11,8 @@ from whispertune.errors import ModelError, UsageError
 torch = pytest.importorskip("torch")
 from transformers import WhisperForConditionalGeneration
 
-from whispertune.engine.evaluate import Layouts, capped
+from whispertune.data.split import capped
+from whispertune.engine.layouts import Layouts
 
 pytestmark = pytest.mark.usefixtures("quick_tokenizers")
 

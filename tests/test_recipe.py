@@ -9,7 +9,7 @@ import pytest
 
 from whispertune import recipe as recipes
 from whispertune.errors import UsageError
-from whispertune.recipe import Recipe, knob, keys, load, parse_assignments
+from whispertune.recipe import Recipe, keys, knob, load, parse_assignments
 from whispertune.reference import recipe_page, template
 
 ROOT = Path(__file__).parent.parent
@@ -133,22 +133,22 @@ def test_a_recipe_survives_its_file(tmp_path: Path):
 
 def test_the_template_changes_nothing_and_each_line_of_it_can_be_switched_on():
     assert Recipe.from_toml(template()) == Recipe()
-    for knob in keys():
-        section, _, name = knob.key.partition(".")
-        line = next(each for each in template().splitlines() if each.startswith(f"# {name} ="))
-        if knob.default is not None:
+    for each in keys():
+        section, _, name = each.key.partition(".")
+        line = next(line for line in template().splitlines() if line.startswith(f"# {name} ="))
+        if each.default is not None:
             value = tomllib.loads(line.removeprefix("# "))[name]
-            assert Recipe().with_changes({knob.key: value}) == Recipe(), section
+            assert Recipe().with_changes({each.key: value}) == Recipe(), section
         else:
             assert line == f"# {name} =  # unset"
 
 
 def test_every_knob_says_what_it_is_for_and_what_it_takes():
-    assert len({knob.key for knob in keys()}) == len(keys()) > 30
-    for knob in keys():
-        assert knob.description.rstrip().endswith("."), knob.key
-        assert knob.kind and "typing" not in knob.kind, knob
-    kinds = {knob.key: knob.kind for knob in keys()}
+    assert len({each.key for each in keys()}) == len(keys()) > 30
+    for each in keys():
+        assert each.description.rstrip().endswith("."), each.key
+        assert each.kind and "typing" not in each.kind, each
+    kinds = {each.key: each.kind for each in keys()}
     assert kinds["train.lora_dropout"] == "number ≥ 0 and < 1"
     assert kinds["data.text_style"] == "keep, sentence, base or unset"
     assert kinds["data.guards"] == "a list of texts"

@@ -21,13 +21,15 @@ import torch
 from whispertune.clip import SAMPLE_RATE, Clip
 from whispertune.corpus import Corpus
 from whispertune.data.segment import snr_db
+from whispertune.data.split import capped
 from whispertune.data.text import label_style
 from whispertune.data.validate import check_tokens
 from whispertune.delivery import Line, Point, Tradeoff, choose_share, halves
 from whispertune.engine import checkpoint as checkpoints
 from whispertune.engine.device import machine_facts, pick_device, versions
-from whispertune.engine.evaluate import Evaluation, JudgedSet, Layouts, ShouldStop, capped
+from whispertune.engine.evaluate import Evaluation, JudgedSet, ShouldStop
 from whispertune.engine.labels import styled_labels
+from whispertune.engine.layouts import Layouts
 from whispertune.engine.method import Tuned, prepare
 from whispertune.engine.model import LoadedModel, load
 from whispertune.engine.source import resolve
@@ -430,7 +432,7 @@ class Job:
         return score
 
     def _evaluated(self, loaded: LoadedModel, label: str) -> dict[str, Any]:
-        return self._evaluation.of(loaded, lambda name: self._progress(label, name))
+        return self._evaluation.of(loaded, lambda name: self._progress(label, name), self.recipe.eval.probes)
 
     @cached_property
     def _evaluation(self) -> Evaluation:

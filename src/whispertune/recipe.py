@@ -173,6 +173,11 @@ class EvalSection(_Section):
     test_minutes: Annotated[float, Field(gt=0)] | Literal["all"] = Field(
         60.0, description="Minutes of test audio used, the same clips before and after; or all."
     )
+    probes: bool = Field(
+        True,
+        description="Whether it is tried what else tuning may have cost: text on silence, long audio, time "
+        "tokens, prompts, telling languages apart. About a minute on two CPU cores, twice.",
+    )
     max_new_tokens: int = Field(
         224,
         ge=1,

@@ -21,6 +21,7 @@ from whispertune.scoring.align import (
 from whispertune.scoring.bootstrap import Difference, groups_of
 from whispertune.scoring.keywords import KeywordCounts
 from whispertune.scoring.normalize import normalizer_for
+from whispertune.scoring.probes import Probe, compare_probes
 from whispertune.scoring.slices import columns_of, slices_of
 from whispertune.scoring.terms import Terms
 from whispertune.scoring.verdict import RATES, Guard, Rate, compare, judge, judge_guards
@@ -86,17 +87,21 @@ def compare_sets(
         )
 
     difference = compared(own, goal_clips, rate)
-    probes: list[Guard] = []
+    probes = _probes(before, after, own, clips[own], terms)
     judged_together = judge_guards(
         [
             *(Guard(name, compared(name, clips[name], guard_rate), terms.tolerance) for name in guards),
-            *probes,
+            *(probe.guard for probe in probes if probe.guard),
         ]
     )
     judgement = judge(
         difference, judged_together[: len(guards)], terms.goal.name, judged_together[len(guards) :]
     )
     judged = judgement.as_dict()
+    results = {result["name"]: result for result in judged["probes"]}
+    judged["probes"] = [
+        probe.as_dict() | results.get(probe.name, {"status": "information"}) for probe in probes
+    ]
     # What others rely on comes first, in this order.
     first = ("verdict", "goal", "before", "after", "difference", "guards")
     return {
@@ -251,6 +256,21 @@ def _keyword_row(counts: KeywordCounts) -> dict[str, Any]:
         "recall": counts.recall,
         "precision": counts.precision,
     }
+
+
+def _probes(
+    before: Mapping[str, Any], after: Mapping[str, Any], own: str, clips: Sequence[Clip], terms: Terms
+) -> tuple[Probe, ...]:
+    if "probes" not in before or "probes" not in after:
+        return ()
+    return compare_probes(
+        before["probes"],
+        after["probes"],
+        clips,
+        (before["sets"][own], after["sets"][own]),
+        normalizer_of=lambda language: terms.normalizer(language or "en"),
+        resamples=terms.resamples,
+    )
 
 
 def _slices(

@@ -14,9 +14,11 @@ import numpy as np
 from whispertune.clip import SAMPLE_RATE, WINDOW_SAMPLES
 from whispertune.corpus import Corpus
 from whispertune.data.audio import decode
+from whispertune.data.split import capped
 from whispertune.demo import NOTES, prepare_demo
 from whispertune.engine.device import machine_facts
-from whispertune.engine.evaluate import Evaluation, JudgedSet, Layouts, ShouldStop, capped
+from whispertune.engine.evaluate import Evaluation, JudgedSet, ShouldStop
+from whispertune.engine.layouts import Layouts
 from whispertune.engine.model import LoadedModel, load, resolve
 from whispertune.engine.transcribe import DecodeOptions, decode_options, transcribe_long
 from whispertune.engine.transcribe import transcribe as transcribe_clips

@@ -10,6 +10,7 @@ import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Literal
 
 from whispertune.clip import SAMPLE_RATE, Clip, Split
 from whispertune.errors import UsageError
@@ -232,3 +233,17 @@ def _assign(
 def _unit_hash(name: str) -> float:
     """A number in [0, 1) that depends on the name alone."""
     return int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "big") / 2**64
+
+
+def capped(clips: Sequence[Clip], minutes: float | Literal["all"]) -> list[Clip]:
+    """At most so many minutes of clips, drawn by the hash of their id: the same ones every time."""
+    if minutes == "all":
+        return list(clips)
+    left = minutes * 60
+    chosen = set()
+    for clip in sorted(clips, key=lambda clip: hashlib.sha256(clip.id.encode()).digest()):
+        left -= clip.duration_s
+        if left < 0 and chosen:
+            break
+        chosen.add(clip.id)
+    return [clip for clip in clips if clip.id in chosen]

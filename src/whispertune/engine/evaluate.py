@@ -1,69 +1,19 @@
 """Clips of a corpus through a model: the texts on which before and after are judged."""
 
-import hashlib
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
-from typing import Any, Literal, NamedTuple
-
-from transformers import WhisperConfig
+from typing import Any, NamedTuple
 
 from whispertune.clip import Clip
 from whispertune.corpus import Corpus
-from whispertune.engine.model import LoadedModel, LoadedTokenizer, load_tokenizer
-from whispertune.engine.source import resolve
-from whispertune.engine.tokens import LabelLayout
+from whispertune.engine.layouts import Layouts
+from whispertune.engine.model import LoadedModel
+from whispertune.engine.probes import observe
 from whispertune.engine.transcribe import DecodeOptions, Progress, transcribe
-from whispertune.plan import ModelFacts
 from whispertune.scoring.keywords import Keyword
 
 ShouldStop = Callable[[], bool]
-
-
-class Layouts:
-    """The label layout of each clip: its own language, else the one given, with the model's own tokens.
-
-    Only tokenizer and configuration are read, so labels are checked before any weight is loaded.
-    """
-
-    def __init__(self, model: str, language: str | None, task: str) -> None:
-        self._name = model
-        self._language = language
-        self._task = task
-        self._made: dict[str | None, LabelLayout] = {}
-
-    def of(self, clip: Clip) -> LabelLayout:
-        """Raises ModelError where a multilingual model is given no language."""
-        return self._layout(clip.language or self._language)
-
-    @cached_property
-    def default(self) -> LabelLayout:
-        """The layout of the language given, else of the first clip's that was asked for."""
-        if self._language is None and self._made:
-            return next(iter(self._made.values()))
-        return self._layout(self._language)
-
-    def _layout(self, language: str | None) -> LabelLayout:
-        if language not in self._made:
-            files = self._files
-            self._made[language] = LabelLayout.from_tokenizer(files.tokenizer, files, language, self._task)
-        return self._made[language]
-
-    @cached_property
-    def _files(self) -> LoadedTokenizer:
-        return load_tokenizer(resolve(self._name))
-
-    @cached_property
-    def facts(self) -> ModelFacts:
-        sizes = WhisperConfig(**self._files.sizes)
-        return ModelFacts(
-            name=self._name,
-            width=sizes.d_model,
-            encoder_layers=sizes.encoder_layers,
-            decoder_layers=sizes.decoder_layers,
-            parameters=_parameters(sizes),
-        )
 
 
 class JudgedSet(NamedTuple):
@@ -85,8 +35,10 @@ class Evaluation:
     keywords: tuple[Keyword, ...] = ()
     seed: int = 0
 
-    def of(self, loaded: LoadedModel, progress: Callable[[str], Progress]) -> dict[str, Any]:
-        """What a model makes of the sets.
+    def of(
+        self, loaded: LoadedModel, progress: Callable[[str], Progress], probes: bool = False
+    ) -> dict[str, Any]:
+        """What a model makes of the sets, and of the probes made from the first of them.
 
         Args:
             loaded: on its device.
@@ -101,12 +53,25 @@ class Evaluation:
             begin = time.monotonic()
             rows[judged.name] = self._rows(loaded, judged, progress(judged.name))
             seconds[judged.name] = round(time.monotonic() - begin, 2)
-        return {
+        system = {
             "model": {"name": loaded.name, "fingerprint": loaded.fingerprint},
             "decode": self.options.as_dict(),
             "sets": rows,
             "seconds": seconds,
         }
+        if probes:
+            _, corpus, clips = self.sets[0]
+            system["probes"] = observe(
+                loaded,
+                corpus,
+                clips,
+                self.layouts,
+                self.options,
+                keywords=self.keywords,
+                seed=self.seed,
+                progress=progress("probes"),
+            )
+        return system
 
     def language_of(self, clip: Clip) -> str:
         """The language a clip is decoded in; `en` for an `.en` model, which is told none."""
@@ -129,28 +94,3 @@ class Evaluation:
             }
             for clip, text in zip(judged.clips, texts, strict=True)
         ]
-
-
-def capped(clips: Sequence[Clip], minutes: float | Literal["all"]) -> list[Clip]:
-    """At most so many minutes of clips, drawn by the hash of their id: the same ones every time."""
-    if minutes == "all":
-        return list(clips)
-    left = minutes * 60
-    chosen = set()
-    for clip in sorted(clips, key=lambda clip: hashlib.sha256(clip.id.encode()).digest()):
-        left -= clip.duration_s
-        if left < 0 and chosen:
-            break
-        chosen.add(clip.id)
-    return [clip for clip in clips if clip.id in chosen]
-
-
-def _parameters(config: WhisperConfig) -> int:
-    """Parameters of a Whisper of these dimensions, counted from its architecture (tied head counted once)."""
-    d, ff_e, ff_d = config.d_model, config.encoder_ffn_dim, config.decoder_ffn_dim
-    attention = 4 * d * d + 3 * d  # k_proj has no bias
-    encoder = config.num_mel_bins * d * 3 + d + 3 * d * d + d + config.max_source_positions * d + 2 * d
-    encoder += config.encoder_layers * (attention + 2 * d * ff_e + ff_e + d + 4 * d)
-    decoder = config.vocab_size * d + config.max_target_positions * d + 2 * d
-    decoder += config.decoder_layers * (2 * attention + 2 * d * ff_d + ff_d + d + 6 * d)
-    return encoder + decoder

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 
 from whispertune.clip import Clip
 from whispertune.data.style import base_style, sentence_style
-from whispertune.engine.evaluate import Layouts
+from whispertune.engine.layouts import Layouts
 from whispertune.recipe import TextStyle
 
 Hear = Callable[[Sequence[Clip]], list[tuple[list[Clip], str]]]

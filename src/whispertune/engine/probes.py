@@ -21,7 +21,8 @@ import numpy as np
 from whispertune.clip import SAMPLE_RATE, WINDOW_S, WINDOW_SAMPLES, Clip
 from whispertune.corpus import Corpus
 from whispertune.data.segment import speech_bounds, speech_in_gap
-from whispertune.engine.evaluate import Layouts, capped
+from whispertune.data.split import capped
+from whispertune.engine.layouts import Layouts
 from whispertune.engine.model import LoadedModel
 from whispertune.engine.tokens import LabelLayout
 from whispertune.engine.transcribe import (
