@@ -348,7 +348,7 @@ def test_it_says_what_it_does(finished):
     assert "WER on test (4 clips, 16 words) · " in told.lines("baseline")[0]
     assert told.lines("label")[0].endswith("<|endoftext|>")
     assert told.lines("training")[0].startswith("2 of 2 steps in ")
-    assert told.stages() == ["baseline", "labels", "training", "delivery", "evaluation"]
+    assert told.stages() == ["baseline", "alternatives", "labels", "training", "delivery", "evaluation"]
     assert [e["step"] for e in run.events("step")] == [1, 2]
     assert list(run.tensorboard.glob("events.out.tfevents.*"))
 

@@ -156,6 +156,19 @@ def test_the_next_command_keeps_the_recipe_and_steps_where_steps_were_asked(tmp_
     assert found["next"] == f"whispertune train --recipe {tmp_path / 'r' / 'recipe.toml'} --steps 80"
 
 
+def test_what_would_have_been_free_is_said(tmp_path: Path):
+    alternatives = {"base.en": system(SETS[:1], RIGHT), "tiny.en with a prompt": system(SETS[:1], WRONG)}
+    found = report(tmp_path, (WRONG, RIGHT), (RIGHT, RIGHT), free=alternatives)
+    assert [(row["name"], row["rate"], row["matches"]) for row in found["free"]] == [
+        ("base.en", 0.0, True),
+        ("tiny.en with a prompt", 50.0, False),
+    ]
+    assert found["reasons"][-1] == (
+        "Untuned base.en is not measurably worse than the tuned model, and costs no training: 0.0 %."
+    )
+    assert "Untuned" not in report(tmp_path / "2", (WRONG, RIGHT), (RIGHT, RIGHT))["reasons"][-1]
+
+
 def test_a_goal_of_keywords_counts_false_alarms_too(tmp_path: Path):
     (tmp_path / "words.txt").write_text("four\n")
     recipe = RECIPE.with_changes({"eval.keywords": str(tmp_path / "words.txt"), "eval.goal": "keywords"})
@@ -297,6 +310,7 @@ def test_time_counts_every_attempt(tmp_path: Path):
     assert time == {
         "baseline_s": 20.0,
         "labels_s": 0.0,
+        "alternatives_s": 0.0,
         "training_s": 70.0,
         "delivery_s": 0.0,
         "evaluation_s": 10.0,

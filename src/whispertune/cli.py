@@ -18,7 +18,7 @@ from whispertune.errors import MachineError, UsageError, WhispertuneError
 from whispertune.project import chosen_recipe, require_model_and_corpus
 from whispertune.recipe import Recipe, keys
 from whispertune.run import Run, find_runs
-from whispertune.terminal import Terminal, scores_line, show_findings, show_import, show_verdict
+from whispertune.terminal import Terminal, scores_line, show_findings, show_free, show_import, show_verdict
 
 app = typer.Typer(
     name="whispertune",
@@ -260,6 +260,7 @@ def train(
         opened.discard_if_nothing_was_done()
         raise
     show_verdict(terminal, report)
+    show_free(terminal, report)
     terminal.line("report", str(opened.page_file), wrap=False)
     terminal.next(report["next"])
     terminal.data(report)

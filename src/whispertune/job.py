@@ -32,7 +32,7 @@ from whispertune.engine.labels import styled_labels
 from whispertune.engine.layouts import Layouts
 from whispertune.engine.method import Tuned, prepare
 from whispertune.engine.model import LoadedModel, load
-from whispertune.engine.source import resolve
+from whispertune.engine.source import NEXT_SIZE, at_hand, resolve
 from whispertune.engine.train import Progress, Training
 from whispertune.engine.train import train as run_training
 from whispertune.engine.transcribe import DecodeOptions, decode_options, transcribe
@@ -166,6 +166,30 @@ class Job:
         self._say_scores("baseline", saved)
         return saved
 
+    def alternatives(self) -> dict[str, Any]:
+        """What would have been free, by name: the untuned model with the keywords as prompt, and the next
+        larger one where its weights are at hand; both on the test clips."""
+        saved = read_json(self.run.alternatives_file)
+        if saved is None:
+            saved = {}
+            own = replace(self._evaluation, sets=self.sets[:1])
+            size = NEXT_SIZE.get(self.source.name) if self.source.kind == "size" else None
+            with self._stage("alternatives"):
+                if self.recipe.eval.free and self.terms.keywords:
+                    words = [keyword.term for keyword in self.terms.keywords]
+                    name = f"{self.source.name} with {len(words)} keywords as prompt"
+                    saved[name] = own.of(self.loaded, self._trying(name), prompt=", ".join(words))
+                if self.recipe.eval.free and size and at_hand(size):
+                    layouts = Layouts(size, self.recipe.model.language, self.recipe.model.task)
+                    larger = load(resolve(size))
+                    larger.model.to(self.device)
+                    saved[size] = replace(own, layouts=layouts).of(larger, self._trying(size))
+            write_json(self.run.alternatives_file, saved)
+        return saved
+
+    def _trying(self, name: str) -> Callable[[str], Callable[[int, int], None]]:
+        return lambda _: self._progress("for free", name)
+
     def training(self) -> Progress:
         """Train, and put the best checkpoint's merged weights into model/."""
         texts = self.labels()
@@ -263,7 +287,9 @@ class Job:
             write_json(self.run.evaluation_file, saved)
         return saved
 
-    def report(self, before: dict[str, Any], after: dict[str, Any], progress: Progress) -> dict[str, Any]:
+    def report(
+        self, before: dict[str, Any], after: dict[str, Any], free: dict[str, Any], progress: Progress
+    ) -> dict[str, Any]:
         """The verdict, as report.json and report.html."""
         report = build_report(
             self.run,
@@ -281,6 +307,7 @@ class Job:
             ended=progress.ended,
             trained_s=progress.seconds,
             notes=self.notes,
+            free=free,
             tradeoff=self.tradeoff.as_dict() if self.tradeoff else None,
             snr_db={
                 clip.id: snr

@@ -178,6 +178,11 @@ class EvalSection(_Section):
         description="Whether it is tried what else tuning may have cost: text on silence, long audio, time "
         "tokens, prompts, telling languages apart. About a minute on two CPU cores, twice.",
     )
+    free: bool = Field(
+        True,
+        description="Whether it is tried what would have been free: the untuned model with the keywords as "
+        "prompt, and the next larger one where its weights are at hand.",
+    )
     max_new_tokens: int = Field(
         224,
         ge=1,

@@ -140,6 +140,7 @@ def build_report(
     trained_s: float,
     notes: Sequence[str] = (),
     snr_db: Mapping[str, float] | None = None,
+    free: Mapping[str, Any] | None = None,
     tradeoff: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """report.json of a run.
@@ -156,16 +157,25 @@ def build_report(
         "versions": plan.versions,
         "machine": plan.machine,
     }
+    free_rows = _free(free or {}, after, sets[0], terms)
+    if compared["verdict"] == "better":
+        compared["reasons"] += [
+            f"Untuned {row['name']} is not measurably worse than the tuned model, and costs no training: "
+            f"{row['rate']:.1f} %."
+            for row in free_rows
+            if row["matches"]
+        ]
     seconds = {event["name"]: event["seconds"] for event in run.events("stage") if event["state"] == "end"}
     seconds["training"] = round(trained_s, 2)  # the last attempt's event knows only its own
     return {
         **compared,
         "curves": dict(curves),
         "tradeoff": tradeoff,
+        "free": free_rows,
         "time": {
             **{
                 f"{name}_s": seconds.get(name, 0.0)
-                for name in ("baseline", "labels", "training", "delivery", "evaluation")
+                for name in ("baseline", "labels", "alternatives", "training", "delivery", "evaluation")
             },
             "total_s": round(sum(seconds.values()), 1),
         },
@@ -271,6 +281,37 @@ def _probes(
         normalizer_of=lambda language: terms.normalizer(language or "en"),
         resamples=terms.resamples,
     )
+
+
+def _free(
+    alternatives: Mapping[str, Any], tuned: Mapping[str, Any], own: tuple[str, Sequence[Clip]], terms: Terms
+) -> list[dict[str, Any]]:
+    """What would have been free, measured against the tuned model on the goal.
+
+    `matches` says that it is not measurably worse than the tuned model: its interval reaches zero.
+    """
+    name, clips = own
+    chosen = terms.in_goal(clips)
+    ids = {clip.id for clip in chosen}
+    rate = terms.rate(tuned["sets"][name])
+
+    def scores(system: Mapping[str, Any]) -> list[ClipScore]:
+        return [score for score in terms.scored(system["sets"][name]) if score.clip_id in ids]
+
+    after = scores(tuned)
+    rows = []
+    for alternative, system in alternatives.items():
+        # Not the same decoding, on purpose: a prompt is what is tried.
+        difference = compare(after, scores(system), groups_of(chosen), rate, resamples=terms.resamples)
+        rows.append(
+            {
+                "name": alternative,
+                "rate": difference.after,
+                "difference_to_tuned": difference.as_dict(),
+                "matches": not difference.low > 0,
+            }
+        )
+    return rows
 
 
 def _slices(

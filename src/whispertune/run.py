@@ -86,6 +86,7 @@ class Run:
     baseline_file = property(lambda self: self.folder / "baseline.json")
     labels_file = property(lambda self: self.folder / "labels.json")
     left_out_file = property(lambda self: self.folder / "left_out.txt")
+    alternatives_file = property(lambda self: self.folder / "alternatives.json")
     tradeoff_file = property(lambda self: self.folder / "tradeoff.json")
     evaluation_file = property(lambda self: self.folder / "evaluation.json")
     report_file = property(lambda self: self.folder / "report.json")

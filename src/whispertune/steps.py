@@ -52,9 +52,10 @@ def train(
         job.check()
         job.make_plan()
         before = job.baseline()
+        free = job.alternatives()
         progress = job.training()
         after = job.evaluation()
-        return job.report(before, after, progress)
+        return job.report(before, after, free, progress)
 
 
 def evaluate(

@@ -229,6 +229,13 @@ def show_verdict(terminal: Terminal, report: Mapping[str, Any]) -> None:
         terminal.line("guard", f"{guard['sentence']}.", tone)
 
 
+def show_free(terminal: Terminal, report: Mapping[str, Any]) -> None:
+    metric = report["difference"]["metric"]
+    tried = [f"untuned {row['name']} {row['rate']:.1f} % {metric}" for row in report.get("free") or []]
+    if tried:
+        terminal.line("for free", ", ".join(tried))
+
+
 def scores_line(scores: Mapping[str, Any]) -> str:
     def shown(value: float | None) -> str:
         return "undefined" if value is None else f"{value:.1f} %"

@@ -36,12 +36,17 @@ class Evaluation:
     seed: int = 0
 
     def of(
-        self, loaded: LoadedModel, progress: Callable[[str], Progress], probes: bool = False
+        self,
+        loaded: LoadedModel,
+        progress: Callable[[str], Progress],
+        probes: bool = False,
+        prompt: str = "",
     ) -> dict[str, Any]:
         """What a model makes of the sets, and of the probes made from the first of them.
 
         Args:
             loaded: on its device.
+            prompt: the text before every clip, as `initial_prompt` elsewhere.
             progress: gives, for the name of a set, what is called with (clips done, clips in all).
 
         Returns:
@@ -51,7 +56,7 @@ class Evaluation:
         rows, seconds = {}, {}
         for judged in self.sets:
             begin = time.monotonic()
-            rows[judged.name] = self._rows(loaded, judged, progress(judged.name))
+            rows[judged.name] = self._rows(loaded, judged, progress(judged.name), prompt)
             seconds[judged.name] = round(time.monotonic() - begin, 2)
         system = {
             "model": {"name": loaded.name, "fingerprint": loaded.fingerprint},
@@ -77,13 +82,16 @@ class Evaluation:
         """The language a clip is decoded in; `en` for an `.en` model, which is told none."""
         return self.layouts.of(clip).language or "en"
 
-    def _rows(self, loaded: LoadedModel, judged: JudgedSet, progress: Progress) -> list[dict[str, str]]:
+    def _rows(
+        self, loaded: LoadedModel, judged: JudgedSet, progress: Progress, prompt: str
+    ) -> list[dict[str, str]]:
         texts = transcribe(
             loaded.model,
             [judged.corpus.audio(clip) for clip in judged.clips],
             [self.layouts.of(clip) for clip in judged.clips],
             self.options,
             progress,
+            [prompt] * len(judged.clips),
         )
         return [
             {

@@ -100,6 +100,32 @@ def _folder(path: Path, name: str) -> ModelSource:
     )
 
 
+NEXT_SIZE = {
+    # What a user would try instead of tuning.
+    "tiny": "base",
+    "tiny.en": "base.en",
+    "base": "small",
+    "base.en": "small.en",
+    "small": "medium",
+    "small.en": "medium.en",
+    "medium": "large-v3",
+    "medium.en": "large-v3",
+}
+
+
+def at_hand(size: str) -> bool:
+    """Whether the weights of a size are on this machine; the Hub is not asked."""
+    if _cached(resolve(size).location, weights=True) is not None:
+        return True
+    try:
+        for _, parts in PACKAGED.get(size, {}).values():
+            for part in parts:
+                _packaged_file(size, part)
+    except (ModelError, MissingExtra):
+        return False
+    return size in PACKAGED
+
+
 def locate(source: ModelSource, *, weights: bool = True) -> tuple[Format, Path]:
     """Bring the files of a source onto this machine and say what format they have.
 
@@ -143,16 +169,26 @@ class _HubUnreachable(ModelError):
     pass
 
 
+def _patterns(weights: bool) -> list[str]:
+    return [*_TEXT_FILES, *(_WEIGHT_FILES if weights else ())]
+
+
+def _cached(repo_id: str, weights: bool) -> Path | None:
+    """The snapshot in the Hub's cache, where it is complete."""
+    from huggingface_hub import snapshot_download
+
+    try:
+        found = snapshot_download(repo_id, local_files_only=True, allow_patterns=_patterns(weights))
+    except OSError:  # nothing of it in the cache
+        return None
+    return Path(found) if _is_complete(Path(found), weights) else None
+
+
 def _snapshot(repo_id: str, weights: bool) -> Path:
     from huggingface_hub import HfApi, constants, snapshot_download
     from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError
 
-    patterns = [*_TEXT_FILES, *(_WEIGHT_FILES if weights else ())]
-    try:
-        cached = Path(snapshot_download(repo_id, local_files_only=True, allow_patterns=patterns))
-    except OSError:  # nothing of it in the cache
-        cached = None
-    if cached is not None and _is_complete(cached, weights):
+    if (cached := _cached(repo_id, weights)) is not None:
         return cached
     if constants.HF_HUB_OFFLINE:
         raise _HubUnreachable("HF_HUB_OFFLINE is set")
@@ -163,7 +199,7 @@ def _snapshot(repo_id: str, weights: bool) -> Path:
             snapshot_download(
                 repo_id,
                 revision=revision,
-                allow_patterns=patterns,
+                allow_patterns=_patterns(weights),
                 etag_timeout=HUB_TIMEOUT_S,
                 tqdm_class=_silent_bar(),
             )
