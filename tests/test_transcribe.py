@@ -20,7 +20,10 @@ from whispertune.engine.model import LoadedModel, load, resolve
 from whispertune.engine.tokens import LabelLayout
 from whispertune.engine.transcribe import (
     DecodeOptions,
+    _timed,
+    decode,
     decode_options,
+    detect_languages,
     greedy_ids,
     stacked,
     transcribe,
@@ -315,3 +318,92 @@ def test_a_minute_of_real_speech(shared_speech):
     heard = " ".join(segment["text"] for segment in segments)
     words = re.sub(r"[^a-z' ]", " ", heard.lower())
     assert jiwer.wer(texts["long_over30.flac"], " ".join(words.split())) < 0.25
+
+
+# --- prompts, times, and how sure a model is
+
+
+def test_a_prompt_is_heard_as_transformers_hears_it(model, multilingual, czech):
+    """As in openai/whisper: `<|startofprev|> word, word` before the start token."""
+    audio, options, text = clips(4), DecodeOptions(max_new_tokens=20), "Vorasept, Denver"
+    prompt = torch.tensor(multilingual.tokenizer.get_prompt_ids(text))
+    found = decode(model, audio, [czech] * 4, options, prompts=[text] * 4)
+    theirs = by_transformers(model, audio, czech, max_new_tokens=20, prompt_ids=prompt)
+    assert [each.ids for each in found] == theirs
+    assert [each.ids for each in found] != greedy_ids(model, audio, czech, options)  # or this shows little
+
+
+def test_each_clip_with_its_own_prompt(multilingual, czech):
+    """Batches hold prompts of one length, so none is padded; no prompt is no prompt."""
+    audio, options = clips(6), DecodeOptions(max_new_tokens=8, batch=4)
+    prompts = ["", "Denver", "Vorasept and Denver", "", "Boston", "  "]
+    calls = []
+    texts = transcribe(
+        multilingual.model, audio, [czech] * 6, options, lambda *done: calls.append(done), prompts
+    )
+    for samples, prompt, text in zip(audio, prompts, texts, strict=True):
+        alone = transcribe(multilingual.model, [samples], [czech], options, prompts=[prompt])
+        assert [text] == alone
+        if not prompt.strip():
+            assert alone == transcribe(multilingual.model, [samples], [czech], options)
+    assert calls[-1] == (6, 6)
+
+
+def test_of_a_long_prompt_the_newest_half_of_the_positions_is_kept(short):
+    layout = layout_of(short, None)
+    words = " one two three four five six seven eight nine"
+    texts = [
+        transcribe(short.model, clips(1), [layout], DecodeOptions(), prompts=[prompt])
+        for prompt in (words, "five six seven eight nine", "two")
+    ]
+    assert texts[0] == texts[1] != texts[2]
+
+
+def test_how_sure_it_was(model, czech):
+    """Against one pass over the whole row: `avg_logprob` and `no_speech_prob` of openai/whisper."""
+    audio, options = clips(5), DecodeOptions(max_new_tokens=12)
+    suppressed = model.generation_config.suppress_tokens = [13, 30]
+    ended = 0
+    for samples, found in zip(audio, decode(model, audio, [czech] * 5, options), strict=True):
+        row = [*czech.prefix, *found.ids]
+        target = [*found.ids, czech.eot][:12]
+        features = log_mel(stacked([samples]), 80)
+        with torch.no_grad():
+            logits = model(features, decoder_input_ids=torch.tensor([row])).logits[0]
+        no_speech = logits[0].softmax(-1)[czech.no_speech]
+        said = logits[len(czech.prefix) - 1 :][: len(target)]
+        said[:, suppressed] = -torch.inf
+        said[0, model.generation_config.begin_suppress_tokens] = -torch.inf
+        total = said.log_softmax(-1)[range(len(target)), target].sum()
+        assert found.log_probability == pytest.approx(float(total) / (len(found.ids) + 1), abs=1e-4)
+        assert found.no_speech == pytest.approx(float(no_speech), rel=1e-3)
+        ended += len(found.ids) < 12
+    assert 0 < ended < 5  # with an end token and without
+
+
+def test_time_tokens_are_chosen_together(czech):
+    """Each alone loses against the word; together they win, and the likeliest of them is said."""
+    first = czech.timestamp_begin
+    logits = torch.full((3, 51865), -20.0)
+    logits[:, 100] = 2.0
+    logits[0, first + 5 : first + 9] = torch.tensor([1.0, 1.5, 1.2, 1.0])
+    logits[1, first + 5] = 1.9
+    logits[2, czech.no_timestamps] = 9.0
+    _timed(logits, czech)
+    assert logits.argmax(-1).tolist() == [first + 6, 100, 100]
+
+
+def test_with_time_tokens_the_row_is_left_to_the_model(model, czech):
+    options = DecodeOptions(max_new_tokens=20, timestamps=True)
+    said = [each.ids for each in decode(model, clips(5), [czech] * 5, options)]
+    assert all(czech.no_timestamps not in row for row in said)
+    assert said != greedy_ids(model, clips(5), czech, DecodeOptions(max_new_tokens=20))
+
+
+def test_the_likeliest_language(multilingual, czech):
+    audio = clips(5)
+    with torch.inference_mode():
+        features = log_mel(stacked(audio), 80)
+        theirs = multilingual.model.detect_language(input_features=features).tolist()
+    ours = detect_languages(multilingual.model, audio, czech, DecodeOptions(batch=2))
+    assert [czech.languages[code] for code in ours] == theirs

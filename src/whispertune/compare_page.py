@@ -212,20 +212,18 @@ def _columns(systems: list[dict[str, Any]]) -> list[Column]:
 
 def _pair(pair: dict[str, Any], goal: str) -> dict[str, str]:
     found = pair.get("difference") or {}
-    low, high = found.get("low"), found.get("high")
-    decided = defined(low) and defined(high) and (high < 0 or low > 0)
-    outcome = pair.get("better") or ""
+    low, high = (_or_inf(found.get(end)) for end in ("low", "high"))
+    bounded = math.isfinite(low) and math.isfinite(high)
+    note = "" if pair.get("better") else _more(pair, goal)
+    if not pair.get("better") and bounded and (high < 0 or low > 0):
+        note = "beyond chance only if it were the one pair"
     return {
         "first": pair["first"],
         "second": pair["second"],
         "difference": in_points(found.get("point")),
-        "interval": interval(low, high) if defined(low) and defined(high) else "interval undefined",
-        "better": outcome,
-        "note": ""
-        if outcome
-        else "beyond chance only if it were the one pair"
-        if decided
-        else _more(pair, goal),
+        "interval": interval(low, high) if bounded else "interval undefined",
+        "better": pair.get("better") or "",
+        "note": note,
     }
 
 

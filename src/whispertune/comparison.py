@@ -80,7 +80,8 @@ def compare_transcripts(
         UsageError: a goal there is not; fewer than two systems.
     """
     if len(systems) < 2:
-        raise UsageError(f"{len(systems)} system to compare, and it takes 2 or more", "give stock first, then what is measured against it")
+        hint = "give stock first, then what is measured against it"
+        raise UsageError(f"{len(systems)} system to compare, and it takes 2 or more", hint)
     if goal is not None and goal not in GOALS:
         raise UsageError(f"there is no goal {goal!r} here", f"goals are {' and '.join(GOALS)}")
     systems = _told_apart(systems)
@@ -96,7 +97,7 @@ def compare_transcripts(
     grouping = _grouping(systems, clips)
     ranking = rank_systems(
         [system.name for system in systems],
-        errors,
+        list(errors),
         lengths,
         [grouping.labels[clip.id] for clip in clips],
         metric=goal.upper(),
@@ -173,7 +174,8 @@ def _clips(systems: Sequence[Transcripts], language: str | None, normalizer_of: 
         stated = {s.name: row["language"] for s, row in zip(systems, of_clip, strict=True) if row["language"]}
         if not stated and not language:
             stated = {s.name: code for s in systems if (code := _detected(s, clip_id))}
-        _refuse_two_languages(clip_id, stated, normalizer_of)
+        if len(set(stated.values())) > 1:
+            _refuse_two_languages(clip_id, stated, normalizer_of)
         spoken = next(iter(stated.values()), language)
         clips.append(_Clip(clip_id, first["reference"], spoken, tuple(row["hypothesis"] for row in of_clip)))
     return clips
@@ -244,7 +246,8 @@ def _score(
         if pool:
             pool.shutdown(cancel_futures=True)
     totals = [reduce(_added, of_system) for of_system in zip(*(part[0] for part in scored), strict=True)]
-    return totals, *(np.concatenate([part[k] for part in scored], axis=-1) for k in (1, 2))
+    errors = np.concatenate([part[1] for part in scored], axis=1)
+    return totals, errors, np.concatenate([part[2] for part in scored])
 
 
 def _score_part(

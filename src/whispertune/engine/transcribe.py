@@ -26,6 +26,8 @@ from whispertune.engine.tokens import LabelLayout
 from whispertune.recipe import EvalSection
 
 Progress = Callable[[int, int], None]
+TEMPERATURES = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
+"""Of the fallback of openai/whisper's transcribe.py: the first is greedy, the others draw."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,11 +268,19 @@ def _suppressed(
 
 
 @torch.inference_mode()
-def transcribe_long(loaded: LoadedModel, samples: np.ndarray, layout: LabelLayout) -> list[dict[str, Any]]:
+def transcribe_long(
+    loaded: LoadedModel,
+    samples: np.ndarray,
+    layout: LabelLayout,
+    temperatures: Sequence[float] = TEMPERATURES,
+) -> list[dict[str, Any]]:
     """Segments of a recording of any length, window after window by the model's own time tokens.
 
     The sequential algorithm of Whisper (arXiv 2212.04356, section 4.5) with its temperature fallback, as
     transformers has it.
+
+    Args:
+        temperatures: tried in order until a window's text is neither repetitive nor unlikely.
 
     Returns:
         `[{"start", "end", "text"}]`, seconds.
@@ -292,7 +302,7 @@ def transcribe_long(loaded: LoadedModel, samples: np.ndarray, layout: LabelLayou
             return_timestamps=True,
             return_segments=True,
             condition_on_prev_tokens=False,
-            temperature=(0.0, 0.2, 0.4, 0.6, 0.8, 1.0),
+            temperature=tuple(temperatures),
             compression_ratio_threshold=1.35,
             logprob_threshold=-1.0,
             no_speech_threshold=0.6,

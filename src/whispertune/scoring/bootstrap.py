@@ -250,9 +250,9 @@ def bootstrap_all_pairs(
         errors: of each system, (clips,) errors in each clip; the rest as in `paired_bootstrap`, whose result
             for two systems is one of these to the last bit.
     """
-    errors = [np.asarray(system, dtype=np.float64) for system in errors]
+    counts = [np.asarray(system, dtype=np.float64) for system in errors]
     length = np.asarray(lengths, dtype=np.float64)
-    assert all(x.shape == (len(groups),) for x in (*errors, length)), "one count and one label a clip"
+    assert all(x.shape == (len(groups),) for x in (*counts, length)), "one count and one label a clip"
     total = length.sum()
     if total == 0:
         unit = "characters" if metric == "CER" else "words"
@@ -262,13 +262,13 @@ def bootstrap_all_pairs(
         )
     index = _codes(groups)
     count = int(index.max()) + 1
-    sums = _sums(index, np.stack([*errors, length], axis=1))
+    sums = _sums(index, np.stack([*counts, length], axis=1))
     draws = None
     if count >= MIN_GROUPS_FOR_INTERVAL:
         draws = _draw(sums, resamples, np.random.Generator(np.random.PCG64(seed)))
     found = {}
-    for i, j in itertools.combinations(range(len(errors)), 2):
-        point = float(100 * (errors[j].sum() - errors[i].sum()) / total)
+    for i, j in itertools.combinations(range(len(counts)), 2):
+        point = float(100 * (counts[j].sum() - counts[i].sum()) / total)
         low, high, better, p_better, p_worse, used = -math.inf, math.inf, 0.5, 1.0, 1.0, 0
         if draws is not None:
             drawn = 100 * (draws[:, j] - draws[:, i]) / draws[:, -1]
@@ -282,8 +282,8 @@ def bootstrap_all_pairs(
             p_better = float((1 + (drawn >= 0).sum()) / (1 + used))
         found[i, j] = Difference(
             metric=metric,
-            before=float(100 * errors[i].sum() / total),
-            after=float(100 * errors[j].sum() / total),
+            before=float(100 * counts[i].sum() / total),
+            after=float(100 * counts[j].sum() / total),
             point=point,
             low=low,
             high=high,

@@ -1,5 +1,7 @@
 """Whisper's languages by name: OpenAI's API writes `english` where everything else writes `en`."""
 
+from functools import cache
+
 from whispertune.scoring.normalize import normalizer_for
 
 _NAMES = """
@@ -21,6 +23,7 @@ _CODES = {name.replace("_", " "): code for code, _, name in (x.partition(":") fo
 """Names and their aliases of openai/whisper's tokenizer.py, to codes."""
 
 
+@cache
 def language_code(name: str) -> str:
     """`en` for `english`, `English` and `en`. Raises UsageError for what is no language code."""
     code = _CODES.get(name.strip().lower(), name.strip())

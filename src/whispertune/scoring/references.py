@@ -20,6 +20,7 @@ AUDIO_ENDINGS = frozenset(
 )
 OWN_COLUMNS = frozenset({*ID_COLUMNS, "reference", "hypothesis", "language", "decode"})
 """Keys of a clip that are no further column of it."""
+_decode = json.JSONDecoder(strict=False).decode  # not strict: some programs write line breaks inside texts
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +162,7 @@ def json_lines(path: Path, raw: bytes) -> Iterator[tuple[str, dict[str, Any]]]:
         if not line.strip():
             continue
         try:
-            record = json.loads(_utf8(line, where), strict=False)
+            record = _decode(_utf8(line, where))
         except json.JSONDecodeError as error:
             raise not_json(where, error) from None
         except RecursionError:

@@ -90,7 +90,9 @@ def read_transcripts(path: Path | str, references: References | None = None) -> 
     heard = _heard(path)
     if not heard:
         raise DataError(f"{path} holds no transcript", "it needs one for each clip")
-    rows, seen, unknown = [], {}, []
+    rows: list[dict[str, Any]] = []
+    seen: dict[str, str] = {}
+    unknown: list[_Heard] = []
     columns: dict[str, dict[str, str]] = defaultdict(dict)
     for clip in heard:
         known = references.find(clip.names, clip.where) if references else None
@@ -252,12 +254,12 @@ def _joined(segments: Sequence[Any], where: str) -> str:
 
 def _common(options: Iterable[Mapping[str, Any] | None]) -> dict[str, Any] | None:
     """The options that are the same for all clips; None where none is stated."""
-    distinct: list[Mapping[str, Any] | None] = []
+    distinct: list[Mapping[str, Any]] = []
     for each in options:
+        if each is None:
+            return None
         if each not in distinct:
             distinct.append(each)
-    if None in distinct or not distinct:
-        return None
     first, *others = distinct
     return {k: v for k, v in first.items() if all(k in o and o[k] == v for o in others)} or None
 
