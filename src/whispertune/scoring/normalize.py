@@ -63,6 +63,9 @@ _MARKER = re.compile(r"<\|[^|>]*\|>")
 _NOTE = re.compile(r"[<\[【][^>\]】]*[>\]】]|\([^)]+\)")
 _INNER_APOSTROPHE = re.compile(r"(?<=\S)['’‘ʼʻ`\"”״׳](?=\w)")
 _BETWEEN_DIGITS = re.compile(r"(?<=[0-9])(?=[0-9])")
+_FULL_OR_HALF_WIDTH = re.compile(
+    "[\u20a9\u3000\uff01-\uffbe\uffc2-\uffc7\uffca-\uffcf\uffd2-\uffd7\uffda-\uffdc\uffe0-\uffe6\uffe8-\uffee]"
+)
 _UNSPACED_SCRIPT = re.compile(
     "[\u0e00-\u0eff\u0f00-\u0fff\u1000-\u109f\u1780-\u17ff"  # Thai and Lao, Tibetan, Myanmar, Khmer
     "\u3005-\u3007\u3031-\u3035\u3040-\u30ff\u31f0-\u31ff"  # kana and iteration marks
@@ -223,9 +226,7 @@ def _speech_only(text: str) -> str:
     """Without markers and notes in brackets; one encoding for each letter and digit."""
     text = _MARKER.sub(" ", text)
     if not text.isascii():
-        text = "".join(
-            unicodedata.normalize("NFKC", c) if unicodedata.east_asian_width(c) in "FH" else c for c in text
-        )
+        text = _FULL_OR_HALF_WIDTH.sub(lambda c: unicodedata.normalize("NFKC", c.group()), text)
     # A space in place of the note, where Whisper's rules put nothing: "so[noise]yes" is two words.
     return _NOTE.sub(" ", unicodedata.normalize("NFC", text))
 
@@ -283,12 +284,21 @@ def _split_characters(text: str) -> str:
     return " ".join("".join(parts).split())
 
 
+_NUMERIC = re.compile(r"[\d$€£¢%+-]|\.|\bhalf\b")
+
+
 class _EnglishNumbers(EnglishNumberNormalizer):
     """The field's numbers, then each digit, point, sign and unit as a word of its own."""
 
     CURRENCIES = (("$", "dollars"), ("€", "euros"), ("£", "pounds"), ("¢", "cents"))
 
+    def __init__(self) -> None:
+        super().__init__()
+        self._number_words = self.words - {"and"}
+
     def __call__(self, s: str) -> str:
+        if not _NUMERIC.search(s) and self._number_words.isdisjoint(s.split()):
+            return s  # most texts: nothing below would touch them
         # The field writes 1 as "one" for readability, also inside "$1" and "0.1", which later rules break up.
         s = re.sub(r"\bone(s?)\b", r"1\1", super().__call__(s))
         for symbol, word in self.CURRENCIES:
@@ -304,6 +314,12 @@ class _English:
     def __init__(self) -> None:
         self._whisper = EnglishTextNormalizer()
         self._whisper.standardize_numbers = _EnglishNumbers()
+        # Two thirds of the time would go into contractions and titles that most texts have none of.
+        self._without_contractions = EnglishTextNormalizer()
+        self._without_contractions.standardize_numbers = self._whisper.standardize_numbers
+        self._without_contractions.replacers = {}
+        literals = [p.replace(r"\b", "") for p in self._whisper.replacers if "'" not in p]
+        self._contraction = re.compile(rf"'|\b(?:{'|'.join(literals)})\b")
 
     def __call__(self, text: str) -> str:
         text = _speech_only(text).lower()
@@ -315,4 +331,5 @@ class _English:
         text = re.sub(r"(?<=[0-9]),(?=[0-9])", "", text)
         # The field reads digits as a number, which loses leading zeros (007) and fails on a loop of digits.
         text = re.sub(r"(?<![0-9.])0[0-9]+|[0-9]{16,}", lambda digits: " ".join(digits.group()), text)
-        return " ".join(re.sub(r"[.%$€£¢+-]", " ", self._whisper(text)).split())
+        field = self._whisper if self._contraction.search(text) else self._without_contractions
+        return " ".join(re.sub(r"[.%$€£¢+-]", " ", field(text)).split())
