@@ -548,42 +548,57 @@ def children(shared_speech, tmp_path_factory) -> Corpus:
     return Corpus.open(folder)
 
 
+@pytest.fixture(scope="module")
+def undamaged(children) -> dict[str, list[Row]]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(probes, "ITEMS", 8)
+        patch.setattr(probes, "LONG_FILES", 6)
+        return observe(load(resolve("tiny.en")), children, children.split("test"), TINY, DECODED)
+
+
+TINY = Layouts("tiny.en", None, "transcribe")
+DECODED = DecodeOptions(max_new_tokens=32)
+
+
 @pytest.mark.real
-def test_a_model_that_forgot_its_time_tokens_is_seen(children, monkeypatch):
+def test_a_model_that_forgot_its_time_tokens_is_seen(children, undamaged, monkeypatch):
     """Its words are as before: the time tokens alone are weaker, as after training without any."""
+    monkeypatch.setattr(probes, "ITEMS", 8)
     monkeypatch.setattr(probes, "LONG_FILES", 0)
-    monkeypatch.setattr(probes, "ITEMS", 12)
-    monkeypatch.setattr(probes, "LEVELS_DBFS", (-72, -40))
-    clips, layouts = children.split("test"), Layouts("tiny.en", None, "transcribe")
     loaded = load(resolve("tiny.en"))
-    before = observe(loaded, children, clips, layouts, DecodeOptions())
     with torch.no_grad():
         loaded.model.model.decoder.embed_tokens.weight[-1501:] *= 0.3
-    after = observe(loaded, children, clips, layouts, DecodeOptions(max_new_tokens=100))
-    compared = [probe for probe in compare_probes(before, after, clips) if probe.difference]
-    results = {each.name: each for each in judge_guards([probe.guard for probe in compared])}
+    after = observe(loaded, children, children.split("test"), TINY, DECODED) | {"long-form": []}
+    before = undamaged | {"long-form": []}
+    results = judged(before, after, children)
     assert results["timestamps"].status == "failed", results["timestamps"].sentence
-    assert results["timestamps"].before < 20 and results["timestamps"].after > 60
-    assert results["prompt"].difference.point == results["no speech"].difference.point == 0
-    assert {row["hypothesis"] for row in before["prompt"]} == {row["hypothesis"] for row in after["prompt"]}
+    assert (results["timestamps"].before, results["timestamps"].after) == (0, 100)
+    for name in ("prompt", "no speech"):
+        assert results[name].difference.point == 0
+    assert before["prompt"] == after["prompt"]
 
 
 @pytest.mark.real
-def test_a_model_that_lost_the_thread_is_seen(children, monkeypatch):
-    """Noise in its decoder: every probe that counts words gets worse, and so does silence."""
+def test_a_model_that_lost_the_thread_is_seen(children, undamaged, monkeypatch):
+    """Noise in its decoder: long audio, time tokens, prompts and silence all get worse."""
+    monkeypatch.setattr(probes, "ITEMS", 8)
     monkeypatch.setattr(probes, "LONG_FILES", 6)
-    monkeypatch.setattr(probes, "ITEMS", 12)
-    clips, layouts = children.split("test"), Layouts("tiny.en", None, "transcribe")
     loaded = load(resolve("tiny.en"))
-    options = DecodeOptions(max_new_tokens=32)
-    before = observe(loaded, children, clips, layouts, options)
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad():
         for name, weight in loaded.model.model.decoder.named_parameters():
             if "fc" in name and weight.ndim == 2:
                 weight += torch.randn(weight.shape, generator=generator) * weight.std()
-    after = observe(loaded, children, clips, layouts, options)
-    compared = [probe for probe in compare_probes(before, after, clips) if probe.difference]
-    results = {each.name: each for each in judge_guards([probe.guard for probe in compared])}
-    print({name: (each.status, each.sentence) for name, each in results.items()})
-    assert {name for name, each in results.items() if each.status == "failed"} >= {"long-form", "timestamps"}
+    results = judged(undamaged, observe(loaded, children, children.split("test"), TINY, DECODED), children)
+    assert results["long-form"].before < 45
+    assert {name for name, each in results.items() if each.status == "failed"} >= {
+        "no speech",
+        "long-form",
+        "timestamps",
+    }
+    assert results["prompt"].after > 90 > 50 > results["prompt"].before
+
+
+def judged(before: dict[str, list[Row]], after: dict[str, list[Row]], corpus: Corpus) -> dict[str, Any]:
+    compared = [probe.guard for probe in compare_probes(before, after, corpus.split("test"))]
+    return {each.name: each for each in judge_guards([guard for guard in compared if guard])}
