@@ -488,7 +488,7 @@ def test_it_goes_on_after_a_stop_in_each_stage(tmp_path: Path, english: Path, co
     assert error.what == "stopped at step 1 of 2; everything is saved"
     assert [path.name for path in run.checkpoints.iterdir()] == ["000001"]
     error, told = stopped(in_bar("evaluate"))
-    assert error.what == "stopped during evaluate" and told.stages() == ["training"]
+    assert error.what == "stopped during evaluate" and told.stages() == ["training", "delivery"]
     assert any(e.kind == "note" and e.data["text"] == "going on from step 1 of 2" for e in told.events)
 
     def killed(*_: Any) -> None:

@@ -89,7 +89,8 @@ def test_import_check_and_doctor_work_there_and_train_names_what_is_missing(inst
     assert imported.returncode == 0, imported.stderr
     assert json.loads(imported.stdout)["kept"] == 12
     checked = run(installed / "whispertune", "check", "corpus", "--json", cwd=tmp_path)
-    assert (checked.returncode, json.loads(checked.stdout)) == (0, []), checked.stderr
+    found = [finding["reason"] for finding in json.loads(checked.stdout)]
+    assert (checked.returncode, found) == (3, ["few_test"]), checked.stderr
     doctor = run(installed / "whispertune", "doctor", cwd=tmp_path)
     assert doctor.returncode == 1 and "torch is not installed" in doctor.stdout
     trained = run(installed / "whispertune", "train", "corpus", "--model", "tiny.en", cwd=tmp_path)
