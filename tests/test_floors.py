@@ -37,6 +37,7 @@ FLOORS = {
     "steps": 3,
     "job": 3,
     "delivery": 3,
+    "judging": 3,
     "demo": 3,
     "capture": 3,
     "backends": 4,

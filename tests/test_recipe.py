@@ -151,7 +151,7 @@ def test_every_knob_says_what_it_is_for_and_what_it_takes():
     kinds = {each.key: each.kind for each in keys()}
     assert kinds["train.lora_dropout"] == "number ≥ 0 and < 1"
     assert kinds["data.text_style"] == "keep, sentence, base or unset"
-    assert kinds["data.guards"] == "a list of texts"
+    assert kinds["data.guards"] == "a list of texts or unset"
     assert recipes.to_toml_value(True) == "true"
 
 

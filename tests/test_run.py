@@ -40,7 +40,7 @@ def test_an_unfinished_run_of_another_recipe_is_not_touched(begun: Run):
     error = refused(begun.folder, OTHER)
     assert error.what == (
         f"{begun.folder} holds an unfinished run of another recipe: "
-        "data.guards is () there and ('general',) here; train.steps is None there and 7 here"
+        "data.guards is None there and ('general',) here; train.steps is None there and 7 here"
     )
     assert error.hint == f"name another --run, or whispertune runs rm {begun.folder}"
     assert begun.recipe == RECIPE

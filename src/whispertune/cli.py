@@ -237,7 +237,7 @@ def train(
         "model.name": str(Run.open(continue_from).folder) if continue_from is not None else model,
         "model.language": language,
         "data.corpus": source,
-        "data.guards": tuple(guard) if guard else None,
+        "data.guards": () if guard == ["none"] else tuple(guard) if guard else None,
         "train.method": method,
         "train.share": "recover" if recover else None,
         "train.passes": passes,
@@ -572,10 +572,13 @@ def _corpus(terminal: Terminal, source: str, language: str | None) -> Path:
 def _with_corpora(terminal: Terminal, chosen: Recipe) -> Recipe:
     """The recipe with corpora where it named sources."""
     language = chosen.model.language
-    corpus, *guards = (
-        str(_corpus(terminal, name, language)) for name in (chosen.data.corpus, *chosen.data.guards)
-    )
-    return chosen.with_changes({"data.corpus": corpus, "data.guards": tuple(guards)})
+    corpus = str(_corpus(terminal, chosen.data.corpus, language))
+    guards = chosen.data.guards
+    if guards is not None:  # auto is fetched by the run, which knows the language
+        guards = tuple(
+            name if name == "auto" else str(_corpus(terminal, name, language)) for name in guards
+        )
+    return chosen.with_changes({"data.corpus": corpus, "data.guards": guards})
 
 
 def _judging(goal: str | None, keywords: Path | None, normalizer: Path | None) -> dict[str, Any]:

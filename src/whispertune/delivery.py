@@ -24,7 +24,7 @@ from whispertune.engine.model import LoadedModel
 from whispertune.errors import DataError
 
 SHARES = (0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
-KEPT_GAIN = 0.8
+KEPT_GAIN = 0.7
 
 
 class Line:

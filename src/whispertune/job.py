@@ -5,7 +5,6 @@ stopped.
 """
 
 import io
-import itertools
 import time
 import wave
 from collections import Counter
@@ -20,14 +19,14 @@ import torch
 
 from whispertune.clip import SAMPLE_RATE, Clip
 from whispertune.corpus import Corpus
+from whispertune.data.general import ABOUT, general_speech
 from whispertune.data.segment import snr_db
-from whispertune.data.split import capped
 from whispertune.data.text import label_style
 from whispertune.data.validate import check_tokens
-from whispertune.delivery import Line, Point, Tradeoff, choose_share, halves
+from whispertune.delivery import Line, Point, Tradeoff, choose_share
 from whispertune.engine import checkpoint as checkpoints
 from whispertune.engine.device import machine_facts, pick_device, versions
-from whispertune.engine.evaluate import Evaluation, JudgedSet, ShouldStop
+from whispertune.engine.evaluate import Evaluation, ShouldStop
 from whispertune.engine.labels import styled_labels
 from whispertune.engine.layouts import Layouts
 from whispertune.engine.method import Tuned, prepare
@@ -37,15 +36,14 @@ from whispertune.engine.train import Progress, Training
 from whispertune.engine.train import train as run_training
 from whispertune.engine.transcribe import DecodeOptions, decode_options, transcribe
 from whispertune.engine.windows import Renderer, WindowPlanner
-from whispertune.errors import DataError, MachineError, Stopped, UsageError
+from whispertune.errors import DataError, MachineError, Stopped
 from whispertune.hardware.detect import detect
+from whispertune.judging import Judging
 from whispertune.plan import CorpusFacts, Plan, make_plan
-from whispertune.report import build_report, dev_wer, has_words, score_sets
+from whispertune.report import build_report, dev_wer, score_sets
 from whispertune.report_page import render_page
 from whispertune.run import Emit, Event, Run, line, read_json, warning, write_atomically, write_json
 from whispertune.scoring.align import Totals
-from whispertune.scoring.bootstrap import groups_of
-from whispertune.scoring.terms import Terms, terms_of
 from whispertune.ship.hf import export_hf
 
 SHOWN_CLIPS = 40
@@ -71,7 +69,6 @@ class Job:
         self.should_stop = should_stop
         self.notes = notes
         self.corpus = Corpus.open(Path(self.recipe.data.corpus))
-        self.guards = [Corpus.open(Path(guard)) for guard in self.recipe.data.guards]
         self.source = resolve(self.recipe.model.name)
         self.layouts = Layouts(self.recipe.model.name, self.recipe.model.language, self.recipe.model.task)
         self.left_out: set[str] = set()
@@ -80,11 +77,6 @@ class Job:
 
     def check(self) -> None:
         """Leave out what the model cannot learn from, by name, before any weight is loaded."""
-        for name, _, judged in [*self.sets, *self._guards[1]]:
-            # A language that the model lacks is refused here.
-            languages = [self.layouts.of(clip).language for clip in judged]
-            if judged and not has_words([clip.text for clip in judged], languages):
-                raise DataError(f"no text of {name} has a word in it: nothing could be judged on it")
         findings = []
         for clip in self.corpus.clips:
             layout = self.layouts.of(clip)
@@ -102,20 +94,8 @@ class Job:
                 f"in other splits and {len(self.corpus.split('train'))} are left out (left_out.txt)",
                 "import it again without a split column, or with --split 90/10",
             )
-        if not self.corpus.split("test"):
-            raise DataError(
-                f"{self.corpus.folder} has no test clips, so nobody could say whether the model got better",
-                "import it again without a split column: 10 % are then held out",
-            )
-        self._require_terms()
-        if few := groups_of(self.terms.in_goal(self.sets[0].clips)).too_few:
+        if few := self.judging.require(self.dev_clips):
             self.emit(warning(few))
-        if self.recipe.train.share == "recover" and not (self.guards and self.dev_clips):
-            lacking = "a guard" if not self.guards else "dev clips"
-            raise UsageError(
-                f"--recover chooses by a guard and by dev clips, and there is no {lacking}",
-                "--guard FOLDER" if not self.guards else "import the corpus again with --split 80/10/10",
-            )
         speakers = len({clip.speaker for clip in train_clips if clip.speaker})
         minutes = sum(clip.duration_s for clip in train_clips) / 60
         out = len(self.corpus.rejected) + len(self.left_out)
@@ -172,11 +152,11 @@ class Job:
         saved = read_json(self.run.alternatives_file)
         if saved is None:
             saved = {}
-            own = replace(self._evaluation, sets=self.sets[:1])
+            own = replace(self._evaluation, sets=self.judging.sets[:1])
             size = NEXT_SIZE.get(self.source.name) if self.source.kind == "size" else None
             with self._stage("alternatives"):
-                if self.recipe.eval.free and self.terms.keywords:
-                    words = [keyword.term for keyword in self.terms.keywords]
+                if self.recipe.eval.free and self.judging.terms.keywords:
+                    words = [keyword.term for keyword in self.judging.terms.keywords]
                     name = f"{self.source.name} with {len(words)} keywords as prompt"
                     saved[name] = own.of(self.loaded, self._trying(name), prompt=", ".join(words))
                 if self.recipe.eval.free and size and at_hand(size):
@@ -254,7 +234,7 @@ class Job:
             return way.at(share)
         if self.tradeoff is None:
             with self._stage("delivery"):
-                tolerance = self.terms.tolerance if share == "recover" else None
+                tolerance = self.judging.terms.tolerance if share == "recover" else None
                 write_json(self.run.tradeoff_file, choose_share(self._measure(way), tolerance).as_dict())
         assert self.tradeoff is not None
         merged.model.to("cpu")
@@ -262,7 +242,8 @@ class Job:
 
     def _measure(self, way: Line) -> Callable[[float], Point]:
         """Scores on dev, and on the guards' halves that no report speaks of."""
-        choosing = replace(self._evaluation, sets=self._guards[1])
+        choosing = replace(self._evaluation, sets=self.judging.choosing)
+        terms = self.judging.terms
         dev = self._dev_scorer(way.at(1.0).model)
 
         def measure(share: float) -> Point:
@@ -271,7 +252,7 @@ class Job:
             progress = self._progress("delivery", f"{share:g} of the way from the base")
             progress(0, 1)
             heard = choosing.of(model, lambda _: progress)["sets"]
-            rates = {name: Totals.of(self.terms.scored(rows)).wer or 0.0 for name, rows in heard.items()}
+            rates = {name: Totals.of(terms.scored(rows)).wer or 0.0 for name, rows in heard.items()}
             return Point(share, dev(), rates)
 
         return measure
@@ -294,10 +275,10 @@ class Job:
         report = build_report(
             self.run,
             self.plan,
-            [(name, clips) for name, _, clips in self.sets],
+            [(name, clips) for name, _, clips in self.judging.sets],
             before,
             after,
-            self.terms,
+            self.judging.terms,
             curves={
                 "loss": [[e["step"], e["loss"]] for e in self._steps_once()],
                 "dev_wer": [[step, wer] for step, wer in progress.dev_wer],
@@ -311,7 +292,7 @@ class Job:
             tradeoff=self.tradeoff.as_dict() if self.tradeoff else None,
             snr_db={
                 clip.id: snr
-                for clip in self.sets[0].clips
+                for clip in self.judging.sets[0].clips
                 if (snr := snr_db(self.corpus.audio(clip))) is not None
             },
             corpus={
@@ -325,7 +306,7 @@ class Job:
         shown = {clip["id"] for clip in report["clips_changed"][:SHOWN_CLIPS]}
         audio = {
             clip.id: wav_bytes(corpus.audio(clip))
-            for _, corpus, clips in self.sets
+            for _, corpus, clips in self.judging.sets
             for clip in clips
             if clip.id in shown
         }
@@ -343,6 +324,33 @@ class Job:
         loaded.model.to(self.device)
         return loaded
 
+    @cached_property
+    def judging(self) -> Judging:
+        saved = read_json(self.run.guards_file)
+        if saved is None:
+            saved = {"guards": self._guards()}
+            write_json(self.run.guards_file, saved)
+        guards = [Corpus.open(Path(name)) for name in saved["guards"]]
+        return Judging(self.run, self.corpus, guards, self.layouts)
+
+    def _guards(self) -> list[str]:
+        """The corpora that guard; general speech is fetched, and done without where nobody asked for it."""
+        asked = self.recipe.data.guards
+        languages = Counter(self.layouts.of(clip).language or "en" for clip in self.corpus.clips)
+
+        def general() -> str:
+            self.emit(line("guard", f"{ABOUT}, unless it is here already"))
+            (language, _), *_ = languages.most_common(1)
+            return str(general_speech(language, self._progress("guard", "fetching general speech")))
+
+        if asked is not None:
+            return [general() if name == "auto" else name for name in asked]
+        try:
+            return [general()]
+        except DataError as error:
+            self.emit(warning(f"general speech is not checked: {error.what}; --guard FOLDER checks it"))
+            return []
+
     @property
     def train_clips(self) -> list[Clip]:
         return [clip for clip in self.corpus.split("train") if clip.id not in self.left_out]
@@ -350,49 +358,6 @@ class Job:
     @cached_property
     def dev_clips(self) -> list[Clip]:
         return [clip for clip in self.corpus.split("dev") if clip.id not in self.left_out]
-
-    @cached_property
-    def sets(self) -> list[JudgedSet]:
-        """The clips that are judged: the corpus' test split, then each guard."""
-        own = capped(self.corpus.split("test"), self.recipe.eval.test_minutes)
-        return [JudgedSet("test", self.corpus, own), *self._guards[0]]
-
-    @cached_property
-    def _guards(self) -> tuple[list[JudgedSet], list[JudgedSet]]:
-        """What of each guard is reported, and what chooses the delivered weights: nothing but on --recover.
-
-        Of a guard that is its own test split, where its source names one; else all: nothing is trained on it.
-        """
-        reported: list[JudgedSet] = []
-        choosing: list[JudgedSet] = []
-        for guard in self.guards:
-            name, taken = guard.folder.absolute().name, ["test", *(judged.name for judged in reported)]
-            if name in taken:
-                name = next(n for i in itertools.count(2) if (n := f"{name}-{i}") not in taken)
-            clips = guard.split("test") if guard.about.get("test") == "given" else guard.clips
-            clips = capped(clips, self.recipe.eval.test_minutes)
-            if self.recipe.train.share == "recover":
-                half, clips = halves(clips, name)
-                choosing.append(JudgedSet(name, guard, half))
-            reported.append(JudgedSet(name, guard, clips))
-        return reported, choosing
-
-    @cached_property
-    def terms(self) -> Terms:
-        """What decides; the files that the recipe names are read as they were when the run began."""
-        section, judged = self.recipe.eval, self.sets[0]
-        frozen = {
-            knob: str(self.run.keep(name, Path(given)))
-            for knob, name in (("keywords", "keywords.txt"), ("normalizer", "rules.tsv"))
-            if (given := getattr(section, knob))
-        }
-        languages = {clip.id: self.layouts.of(clip).language or "en" for clip in judged.clips}
-        return terms_of(section.model_copy(update=frozen), judged.clips, languages)
-
-    def _require_terms(self) -> None:
-        """What decides is read before anything is trained, for the language of every clip that is judged."""
-        for language in {self.layouts.of(clip).language for _, _, clips in self.sets for clip in clips}:
-            self.terms.normalizer(language or "en")
 
     def labels(self) -> Callable[[Clip], str]:
         """The text of each training clip in the planned style, decided once for the run."""
@@ -464,10 +429,10 @@ class Job:
     @cached_property
     def _evaluation(self) -> Evaluation:
         seed = self.recipe.train.seed
-        return Evaluation(self.sets, self.layouts, self._options(), self.terms.keywords, seed)
+        return Evaluation(self.judging.sets, self.layouts, self._options(), self.judging.terms.keywords, seed)
 
     def _say_scores(self, label: str, system: dict[str, Any]) -> None:
-        scores = score_sets(system, self.terms)["sets"]
+        scores = score_sets(system, self.judging.terms)["sets"]
         parts = []
         for name, score in scores.items():
             wer = "undefined" if score["wer"] is None else f"{score['wer']:.1f} %"

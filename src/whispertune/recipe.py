@@ -50,8 +50,11 @@ class DataSection(_Section):
     """What it is tuned on."""
 
     corpus: str = Field("", description="Corpus folder, or any source that import reads.")
-    guards: tuple[str, ...] = Field(
-        (), description="Corpora on which it must not get worse; --guard may be given several times."
+    guards: tuple[str, ...] | None = Field(
+        None,
+        description="Corpora on which it must not get worse; --guard may be given several times. auto: some "
+        "general speech of the corpus' language from FLEURS, fetched once. none: nothing is guarded. Unset: "
+        "auto where it can be fetched, and the verdict says so where it cannot.",
     )
     text_style: TextStyle | None = Field(
         None,
@@ -101,7 +104,7 @@ class TrainSection(_Section):
     share: Annotated[float, Field(gt=0, le=1)] | Literal["auto", "recover"] = Field(
         "auto",
         description="How far from the base to the tuned weights the delivered model lies (WiSE-FT's alpha): "
-        "less forgets less. auto: the least that keeps four fifths of the gain on dev. recover: the best "
+        "less forgets less. auto: the least that keeps seven tenths of the gain on dev. recover: the best "
         "on dev that keeps half of each guard's speakers within tolerance; the other half is reported.",
     )
     eval_every: int | None = Field(

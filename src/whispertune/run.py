@@ -70,7 +70,9 @@ def write_json(path: Path, value: Any) -> None:
     write_atomically(path, json.dumps(value, ensure_ascii=False, indent=1) + "\n")
 
 
-BEFORE_THE_PLAN = {"recipe.toml", "events.jsonl", "left_out.txt", "keywords.txt", "rules.tsv", ".lock"}
+CHOSEN = {"guards.json", "keywords.txt", "rules.tsv"}
+"""What a recipe's words led to; another recipe may lead elsewhere."""
+BEFORE_THE_PLAN = {"recipe.toml", "events.jsonl", "left_out.txt", ".lock"} | CHOSEN
 """What a run may hold before anything was done in it."""
 
 
@@ -84,6 +86,7 @@ class Run:
     plan_file = property(lambda self: self.folder / "plan.json")
     events_file = property(lambda self: self.folder / "events.jsonl")
     baseline_file = property(lambda self: self.folder / "baseline.json")
+    guards_file = property(lambda self: self.folder / "guards.json")
     labels_file = property(lambda self: self.folder / "labels.json")
     left_out_file = property(lambda self: self.folder / "left_out.txt")
     alternatives_file = property(lambda self: self.folder / "alternatives.json")
@@ -115,6 +118,8 @@ class Run:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise DataError(f"cannot make the run folder {folder}: {error.strerror}") from None
+        for name in CHOSEN:
+            (folder / name).unlink(missing_ok=True)
         write_atomically(run.recipe_file, recipe.to_toml())
         return run
 

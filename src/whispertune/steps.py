@@ -112,7 +112,7 @@ def export(
         )
     job = Job(opened, emit, should_stop)
     loaded = job.at_step(step) if step is not None else load(resolve(run))
-    judged = job.sets[0][2]
+    judged = job.judging.sets[0].clips
     layout = job.layouts.of(judged[0])
     clips = [clip for clip in judged if job.layouts.of(clip) == layout][:PROOF_CLIPS]
     audio = [np.asarray(job.corpus.audio(clip)) for clip in clips]

@@ -26,13 +26,13 @@ from whispertune.data.sources import (
 )
 from whispertune.errors import DataError
 
-_ID = re.compile(r"^\w[\w.-]*/\w[\w.-]*(?::[\w.-]+)?$")
+_ID = re.compile(r"^\w[\w.-]*/\w[\w.-]*(?::[\w.-]+(?:/[\w.-]+)?)?$")
 CONVERTED = "refs/convert/parquet"
 """The branch where the Hub itself keeps each set as Parquet: `config/split/0000.parquet`."""
 
 
 def is_hub_id(source: str) -> bool:
-    """`owner/name` or `owner/name:config`."""
+    """`owner/name`, `owner/name:config` or `owner/name:config/split`."""
     return bool(_ID.match(source))
 
 
@@ -116,7 +116,8 @@ def _files(repo: str, revision: str | None) -> dict[str, int]:
 
 def _choose(repo: str, names: dict[str, int], config: str) -> list[str]:
     """The Parquet files that are meant, or else everything beside a metadata file; sorted."""
-    inside = [n for n in names if not config or config in PurePosixPath(n).parts[:-1]]
+    folders = set(config.split("/")) if config else set()
+    inside = [n for n in names if folders <= set(PurePosixPath(n).parts[:-1])]
     if parquet := sorted(n for n in inside if n.endswith(".parquet")):
         tops = {PurePosixPath(n).parts[0] for n in parquet if "/" in n} - {"data"} - set(SPLIT_NAMES)
         if not config and len(tops) > 1:

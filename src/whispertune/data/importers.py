@@ -127,8 +127,32 @@ def import_source(
     """
     if ratios not in RATIOS:
         raise UsageError(f"ratios '{ratios}' are not known", f"use {' or '.join(RATIOS)}")
-    to = Path(to)
     opened = read_source(source, streaming=streaming, limit=limit, speaker_column=speaker_column)
+    return import_rows(
+        opened,
+        source,
+        to,
+        language=language,
+        split_seed=split_seed,
+        ratios=ratios,
+        replace=replace,
+        progress=progress,
+    )
+
+
+def import_rows(
+    opened: Source,
+    source: str | Path,
+    to: str | Path,
+    *,
+    language: str | None = None,
+    split_seed: int = 0,
+    ratios: str = "90/10",
+    replace: bool = False,
+    progress: Progress | None = None,
+) -> ImportSummary:
+    """`import_source` for a source that is open already; `source` is what errors call it."""
+    to = Path(to)
     existing: dict[str, Split] = {}
     if replace and is_corpus(to):
         existing = {clip.id: clip.split for clip in Corpus.open(to).clips}
