@@ -31,7 +31,7 @@ from whispertune.engine import checkpoint as checkpoints
 from whispertune.engine import train as train_module
 from whispertune.engine.features import log_mel
 from whispertune.engine.method import Tuned, prepare
-from whispertune.engine.tokens import LabelLayout
+from whispertune.engine.tokens import IGNORED, LabelLayout
 from whispertune.engine.train import Training, learning_rate, loss_sum, train
 from whispertune.engine.windows import Placed, Renderer, Window
 
@@ -372,6 +372,36 @@ def test_the_loss_is_that_of_transformers(tmp_path, corpus, layout):
             input_features=features, decoder_input_ids=batch.decoder_input_ids, labels=batch.labels
         ).loss
     assert ours == pytest.approx(float(theirs), abs=1e-4)
+
+
+def test_the_divergence_from_the_base_is_added(tmp_path, corpus, layout):
+    job = make_job(tmp_path, corpus, layout)
+    batch = job.renderer.batch(job.planner.epoch(0), layout)
+    base, model = small_model().eval(), job.tuned.model.eval()
+
+    def loss(*more: Any) -> float:
+        with torch.no_grad():
+            return float(loss_sum(model, batch, CPU, "fp32", *more))
+
+    assert loss(base, 1.0) == pytest.approx(loss()), "no distance"
+    with torch.no_grad():
+        for weight in job.tuned.parameters.values():
+            weight.add_(torch.randn_like(weight), alpha=0.05)
+    half, whole = (loss(base, weight) - loss() for weight in (0.5, 1.0))
+    assert half > 0 and whole == pytest.approx(2 * half, rel=1e-4)
+
+    def probabilities(of: Any) -> torch.Tensor:
+        features, inputs = log_mel(batch.samples, 80), batch.decoder_input_ids
+        with torch.no_grad():
+            return of(input_features=features, decoder_input_ids=inputs).logits[batch.labels != IGNORED].softmax(-1)
+
+    p, q = probabilities(base), probabilities(model)
+    assert whole == pytest.approx(float((p * (p / q).log()).sum()), rel=1e-3)
+    gradients = torch.autograd.grad(
+        loss_sum(model, batch, CPU, "fp32", base, 1.0), list(job.tuned.parameters.values()), allow_unused=True
+    )
+    assert sum(gradient is not None for gradient in gradients) > 5
+    assert all(parameter.grad is None for parameter in base.parameters())
 
 
 @pytest.mark.parametrize("precision", ["bf16", "fp16"])

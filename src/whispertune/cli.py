@@ -578,7 +578,11 @@ def _with_corpora(terminal: Terminal, chosen: Recipe) -> Recipe:
         guards = tuple(
             name if name == "auto" else str(_corpus(terminal, name, language)) for name in guards
         )
-    return chosen.with_changes({"data.corpus": corpus, "data.guards": guards})
+    general = chosen.data.rehearsal
+    rehearsal = str(_corpus(terminal, general, language)) if general else None
+    return chosen.with_changes(
+        {"data.corpus": corpus, "data.guards": guards, "data.rehearsal": rehearsal}
+    )
 
 
 def _judging(goal: str | None, keywords: Path | None, normalizer: Path | None) -> dict[str, Any]:

@@ -31,11 +31,12 @@ from whispertune.engine.labels import styled_labels
 from whispertune.engine.layouts import Layouts
 from whispertune.engine.method import Tuned, prepare
 from whispertune.engine.model import LoadedModel, load
+from whispertune.engine.rehearsal import Planner, Rehearsing, borrowed, own_words
 from whispertune.engine.source import NEXT_SIZE, at_hand, resolve
 from whispertune.engine.train import Progress, Training
 from whispertune.engine.train import train as run_training
 from whispertune.engine.transcribe import DecodeOptions, decode_options, transcribe
-from whispertune.engine.windows import Renderer, WindowPlanner
+from whispertune.engine.windows import Renderer, Window, WindowPlanner
 from whispertune.errors import DataError, MachineError, Stopped
 from whispertune.hardware.detect import detect
 from whispertune.judging import Judging
@@ -359,18 +360,26 @@ class Job:
     def dev_clips(self) -> list[Clip]:
         return [clip for clip in self.corpus.split("dev") if clip.id not in self.left_out]
 
+    @cached_property
+    def rehearsed(self) -> list[Clip]:
+        """General speech that is heard along."""
+        named = self.recipe.data.rehearsal
+        return borrowed(Corpus.open(Path(named))) if named else []
+
     def labels(self) -> Callable[[Clip], str]:
         """The text of each training clip in the planned style, decided once for the run."""
         styled = read_json(self.run.labels_file)
         if styled is None:
             clips = self.train_clips + self.dev_clips
             styled = styled_labels(clips, self.plan.text_style, self.layouts, self._heard)
+            if self.rehearsed:
+                styled |= own_words(self._heard(self.rehearsed), self.layouts)
             write_json(self.run.labels_file, styled)
         return lambda clip: styled.get(clip.id, clip.text)
 
     def _heard(self, clips: Sequence[Clip]) -> list[tuple[list[Clip], str]]:
         """What the base model makes of some clips; packed, it hears eight for the price of one."""
-        windows = self._planner(clips, lambda clip: clip.text, packed_only=True).epoch(0)
+        windows = self._as_heard(clips)
         renderer = Renderer(self.corpus, self.layouts.of, lambda clip: clip.text)
         with self._stage("labels"):
             texts = transcribe(
@@ -378,9 +387,12 @@ class Job:
                 [renderer.audio(window) for window in windows],
                 [self.layouts.of(window.clips[0]) for window in windows],
                 self._packed_options(),
-                self._progress("labels", "case and punctuation from the base model"),
+                self._progress("labels", "the base model's own words"),
             )
         return [(window.clips, text) for window, text in zip(windows, texts, strict=True)]
+
+    def _as_heard(self, clips: Sequence[Clip]) -> list[Window]:
+        return self._planner(clips, lambda clip: clip.text, packed_only=True).epoch(0)
 
     def _planner(
         self, clips: Sequence[Clip], text_of: Callable[[Clip], str], packed_only: bool = False
@@ -393,10 +405,18 @@ class Job:
         return WindowPlanner(self.corpus, clips, self.layouts.of, text_of, section, self.recipe.train.seed)
 
     def _training(self, tuned: Tuned, text_of: Callable[[Clip], str]) -> Training:
+        planner: Planner = self._planner(self.train_clips, text_of)
+        section = self.recipe.train
+        if self.rehearsed and section.rehearsal_share:
+            general = self._as_heard(self.rehearsed)
+            labelled = [window for window in general if text_of(window.clips[0])]
+            planner = Rehearsing(planner, labelled, section.rehearsal_share, section.seed)
+        base = load(self.source).model.to(self.device).eval() if section.kl else None
         return Training(
             tuned=tuned,
+            base=base,
             device=self.device,
-            planner=self._planner(self.train_clips, text_of),
+            planner=planner,
             renderer=Renderer(self.corpus, self.layouts.of, text_of),
             layout=self.layouts.default,
             recipe=self.recipe,

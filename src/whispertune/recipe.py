@@ -56,6 +56,11 @@ class DataSection(_Section):
         "general speech of the corpus' language from FLEURS, fetched once. none: nothing is guarded. Unset: "
         "auto where it can be fetched, and the verdict says so where it cannot.",
     )
+    rehearsal: str | None = Field(
+        None,
+        description="Corpus of general speech that is heard along, labelled by the base model itself, so "
+        "that less is forgotten; none of it may be in a guard. Unset: none.",
+    )
     text_style: TextStyle | None = Field(
         None,
         description="keep the labels, make them sentence case, or copy case and punctuation from the base "
@@ -106,6 +111,15 @@ class TrainSection(_Section):
         description="How far from the base to the tuned weights the delivered model lies (WiSE-FT's alpha): "
         "less forgets less. auto: the least that keeps seven tenths of the gain on dev. recover: the best "
         "on dev that keeps half of each guard's speakers within tolerance; the other half is reported.",
+    )
+    rehearsal_share: float = Field(
+        0.2, ge=0, lt=1, description="Share of the windows that are of data.rehearsal, where there is one."
+    )
+    kl: float = Field(
+        0.0,
+        ge=0,
+        description="Weight in the loss of the divergence from the base model's word probabilities. Holding "
+        "on to them costs a forward pass of the base.",
     )
     eval_every: int | None = Field(
         None, ge=1, description="Updates between dev evaluations. Unset: about four a pass."

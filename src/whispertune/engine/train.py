@@ -21,8 +21,9 @@ from torch.nn import functional
 from whispertune.engine import checkpoint as checkpoints
 from whispertune.engine.features import log_mel
 from whispertune.engine.method import Tuned
+from whispertune.engine.rehearsal import Planner
 from whispertune.engine.tokens import IGNORED, LabelLayout, check_first_batch
-from whispertune.engine.windows import Batch, Renderer, Window, WindowPlanner, steps_of
+from whispertune.engine.windows import Batch, Renderer, Window, steps_of
 from whispertune.errors import Stopped, TrainingError
 from whispertune.plan import Plan
 from whispertune.recipe import Recipe
@@ -52,13 +53,14 @@ class Training:
     """What one run of the loop needs.
 
     Attributes:
+        base: the untuned model, on its device, for `train.kl`; None where that is 0.
         dev_wer: scores the model as it is, in percent; None where there is nothing to score on.
         should_stop: asked after each step; the user's Ctrl-C or a SIGTERM.
     """
 
     tuned: Tuned
     device: torch.device
-    planner: WindowPlanner
+    planner: Planner
     renderer: Renderer
     layout: LabelLayout
     recipe: Recipe
@@ -67,6 +69,7 @@ class Training:
     dev_wer: Callable[[], float] | None
     emit: Emit
     should_stop: Callable[[], bool]
+    base: torch.nn.Module | None = None
 
 
 def train(job: Training) -> Progress:
@@ -145,16 +148,26 @@ def learning_rate(step: int, steps: int, peak: float, warmup: float) -> float:
     return peak * (steps - step + 1) / (steps - rising + 1)
 
 
-def schedule(planner: WindowPlanner, steps_per_pass: int) -> Iterator[list[Window]]:
+def schedule(planner: Planner, steps_per_pass: int) -> Iterator[list[Window]]:
     """The windows of each update, pass after pass, without end."""
     for epoch in itertools.count():
         yield from steps_of(planner.epoch(epoch), steps_per_pass)
 
 
-def loss_sum(model: torch.nn.Module, batch: Batch, device: torch.device, precision: str) -> torch.Tensor:
+def loss_sum(
+    model: torch.nn.Module,
+    batch: Batch,
+    device: torch.device,
+    precision: str,
+    base: torch.nn.Module | None = None,
+    kl: float = 0.0,
+) -> torch.Tensor:
     """Cross-entropy summed over a micro-batch's targets, float32; divide by the tokens of the whole update.
 
     Features are always float32: in half precision the powers of quiet speech would be rounded away.
+
+    Args:
+        base: adds `kl` times the divergence KL(base || model) of each target's distribution.
     """
     samples = batch.samples.to(device, non_blocking=True)
     with torch.no_grad():
@@ -163,13 +176,25 @@ def loss_sum(model: torch.nn.Module, batch: Batch, device: torch.device, precisi
         frozen = not any(p.requires_grad for p in model.model.encoder.parameters())
         with torch.no_grad() if frozen else nullcontext():
             encoded = model.model.encoder(features).last_hidden_state
-        hidden = model.model.decoder(
-            input_ids=batch.decoder_input_ids.to(device), encoder_hidden_states=encoded, use_cache=False
-        ).last_hidden_state
         labels = batch.labels.to(device)
         targets = labels != IGNORED
-        logits = model.proj_out(hidden[targets])  # only where there is something to predict
-    return functional.cross_entropy(logits.float(), labels[targets], reduction="sum")
+        inputs = batch.decoder_input_ids.to(device)
+        logits = _logits(model, inputs, encoded, targets)
+    loss = functional.cross_entropy(logits.float(), labels[targets], reduction="sum")
+    if base is None:
+        return loss
+    with torch.no_grad(), _autocast(device, precision):
+        theirs = _logits(base, inputs, base.model.encoder(features).last_hidden_state, targets)
+    ours, theirs = (functional.log_softmax(each.float(), dim=-1) for each in (logits, theirs))
+    return loss + kl * functional.kl_div(ours, theirs, reduction="sum", log_target=True)
+
+
+def _logits(
+    model: torch.nn.Module, inputs: torch.Tensor, encoded: torch.Tensor, targets: torch.Tensor
+) -> torch.Tensor:
+    """(targets, vocabulary): only where there is something to predict."""
+    hidden = model.model.decoder(input_ids=inputs, encoder_hidden_states=encoded, use_cache=False)
+    return model.proj_out(hidden.last_hidden_state[targets])
 
 
 def _update(
@@ -187,7 +212,7 @@ def _update(
     tokens = sum(batch.target_tokens for batch in batches)
     total = 0.0
     for batch in batches:
-        loss = loss_sum(model, batch, job.device, job.plan.precision) / tokens
+        loss = loss_sum(model, batch, job.device, job.plan.precision, job.base, job.recipe.train.kl) / tokens
         scaler.scale(loss).backward()
         total += float(loss.detach())
     scaler.unscale_(optimizer)
