@@ -38,6 +38,7 @@ FLOORS = {
     "job": 3,
     "delivery": 3,
     "judging": 3,
+    "folds": 3,
     "demo": 3,
     "capture": 3,
     "backends": 4,

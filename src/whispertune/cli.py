@@ -203,6 +203,7 @@ def train(
         typer.Option("--from", metavar="RUN", help="A finished run whose model is tuned further."),
     ] = None,
     method: Annotated[str | None, _knob("train.method")] = None,
+    folds: Annotated[int | None, _knob("data.folds")] = None,
     recover: Annotated[
         bool,
         typer.Option("--recover", help="Choose by half of each guard how much of the base to keep."),
@@ -238,6 +239,7 @@ def train(
         "model.language": language,
         "data.corpus": source,
         "data.guards": () if guard == ["none"] else tuple(guard) if guard else None,
+        "data.folds": folds,
         "train.method": method,
         "train.share": "recover" if recover else None,
         "train.passes": passes,

@@ -249,6 +249,10 @@ class Corpus:
                 )
         return corpus
 
+    def with_clips(self, clips: list[Clip]) -> "Corpus":
+        """The same audio under other clips, such as its own on other sides."""
+        return Corpus(self.folder, clips, self.about)
+
     def split(self, name: Split) -> list[Clip]:
         """The clips of `train`, `dev` or `test`, in the corpus' order."""
         assert name in SPLITS

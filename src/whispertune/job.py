@@ -8,7 +8,7 @@ import io
 import time
 import wave
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cached_property
@@ -44,7 +44,7 @@ from whispertune.plan import CorpusFacts, Plan, make_plan
 from whispertune.report import build_report, dev_wer, score_sets
 from whispertune.report_page import render_page
 from whispertune.run import Emit, Event, Run, line, read_json, warning, write_atomically, write_json
-from whispertune.scoring.align import Totals
+from whispertune.scoring.align import Rows, Totals
 from whispertune.ship.hf import export_hf
 
 SHOWN_CLIPS = 40
@@ -55,7 +55,12 @@ SHOWN_LABEL = 150
 
 
 class Job:
-    """A run being worked on: its corpora, its model, and the stages of `train`."""
+    """A run being worked on: its corpora, its model, and the stages of `train`.
+
+    Args:
+        corpus: in place of the one that the recipe names, such as the same on other sides.
+        judged: clips of it that are judged in place of its test split.
+    """
 
     def __init__(
         self,
@@ -63,13 +68,16 @@ class Job:
         emit: Emit,
         should_stop: ShouldStop,
         notes: Sequence[str] = (),
+        corpus: Corpus | None = None,
+        judged: Sequence[Clip] | None = None,
     ) -> None:
         self.run = run
         self.recipe = run.recipe
         self.emit = run.recorder(emit)
         self.should_stop = should_stop
         self.notes = notes
-        self.corpus = Corpus.open(Path(self.recipe.data.corpus))
+        self.corpus = corpus or Corpus.open(Path(self.recipe.data.corpus))
+        self._judged = judged
         self.source = resolve(self.recipe.model.name)
         self.layouts = Layouts(self.recipe.model.name, self.recipe.model.language, self.recipe.model.task)
         self.left_out: set[str] = set()
@@ -258,14 +266,18 @@ class Job:
 
         return measure
 
-    def evaluation(self) -> dict[str, Any]:
-        """What the delivered model, read back from model/, makes of the same clips."""
+    def evaluation(self, heard: Mapping[str, Rows] | None = None) -> dict[str, Any]:
+        """What the delivered model, read back from model/, makes of the same clips.
+
+        Args:
+            heard: rows of sets that others like it have decoded, by name.
+        """
         saved = read_json(self.run.evaluation_file)
         if saved is None:
             with self._stage("evaluation"):
                 delivered = load(resolve(str(self.run.model_folder)))
                 delivered.model.to(self.device)
-                saved = self._evaluated(delivered, "evaluate")
+                saved = self._evaluated(delivered, "evaluate", heard)
             write_json(self.run.evaluation_file, saved)
         return saved
 
@@ -332,7 +344,7 @@ class Job:
             saved = {"guards": self._guards()}
             write_json(self.run.guards_file, saved)
         guards = [Corpus.open(Path(name)) for name in saved["guards"]]
-        return Judging(self.run, self.corpus, guards, self.layouts)
+        return Judging(self.run, self.corpus, guards, self.layouts, self._judged)
 
     def _guards(self) -> list[str]:
         """The corpora that guard; general speech is fetched, and done without where nobody asked for it."""
@@ -443,8 +455,12 @@ class Job:
 
         return score
 
-    def _evaluated(self, loaded: LoadedModel, label: str) -> dict[str, Any]:
-        return self._evaluation.of(loaded, lambda name: self._progress(label, name), self.recipe.eval.probes)
+    def _evaluated(
+        self, loaded: LoadedModel, label: str, heard: Mapping[str, Rows] | None = None
+    ) -> dict[str, Any]:
+        return self._evaluation.of(
+            loaded, lambda name: self._progress(label, name), self.recipe.eval.probes, heard=heard
+        )
 
     @cached_property
     def _evaluation(self) -> Evaluation:

@@ -19,9 +19,21 @@ from whispertune.scoring.terms import Terms, terms_of
 
 
 class Judging:
-    """The sets that decide, and how they are counted."""
+    """The sets that decide, and how they are counted.
 
-    def __init__(self, run: Run, corpus: Corpus, guards: Sequence[Corpus], layouts: Layouts) -> None:
+    Args:
+        own: clips of the corpus that are judged in place of its test split.
+    """
+
+    def __init__(
+        self,
+        run: Run,
+        corpus: Corpus,
+        guards: Sequence[Corpus],
+        layouts: Layouts,
+        own: Sequence[Clip] | None = None,
+    ) -> None:
+        self._own = own
         self._run = run
         self._corpus = corpus
         self._guards = guards
@@ -30,7 +42,8 @@ class Judging:
     @cached_property
     def sets(self) -> list[JudgedSet]:
         """The clips that are judged: the corpus' test split, then each guard."""
-        own = capped(self._corpus.split("test"), self._run.recipe.eval.test_minutes)
+        own = self._corpus.split("test") if self._own is None else self._own
+        own = capped(own, self._run.recipe.eval.test_minutes)
         return [JudgedSet("test", self._corpus, own), *self._split_guards[0]]
 
     @property

@@ -56,6 +56,12 @@ class DataSection(_Section):
         "general speech of the corpus' language from FLEURS, fetched once. none: nothing is guarded. Unset: "
         "auto where it can be fetched, and the verdict says so where it cannot.",
     )
+    folds: int | None = Field(
+        None,
+        ge=2,
+        description="For small sets: parts that are each held out once from a training of its own, so that "
+        "all clips are judged; the delivered model is trained on all. It takes as many trainings and one.",
+    )
     rehearsal: str | None = Field(
         None,
         description="Corpus of general speech that is heard along, labelled by the base model itself, so "

@@ -23,6 +23,7 @@ from whispertune.engine.model import LoadedModel, load, resolve
 from whispertune.engine.transcribe import DecodeOptions, decode_options, transcribe_long
 from whispertune.engine.transcribe import transcribe as transcribe_clips
 from whispertune.errors import DataError, ModelError, Refused, Stopped, UsageError
+from whispertune.folds import train_folds
 from whispertune.job import Job
 from whispertune.recipe import Recipe
 from whispertune.report import compare_sets, score_sets
@@ -48,6 +49,8 @@ def train(
     """
     opened = Run.open(Path(run))
     with opened.locked():
+        if opened.recipe.data.folds:
+            return train_folds(opened, emit, should_stop, notes)
         job = Job(opened, emit, should_stop, notes)
         job.check()
         job.make_plan()

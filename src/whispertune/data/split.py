@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from whispertune.clip import SAMPLE_RATE, Clip, Split
-from whispertune.errors import UsageError
+from whispertune.errors import DataError, UsageError
 
 MIN_GROUPS = 10
 """Fewer groups than this make a 90/10 split a matter of one or two of them."""
@@ -21,6 +21,8 @@ MIN_SPEAKERS = 4
 """Where clips are single files, so few speakers can still be kept apart; with two or three, a test would be
 of somebody whom the user did not ask about."""
 BLOCK_S = 300.0
+DEV_SHARE = 0.1
+"""Of what is not held out; it only chooses a checkpoint."""
 RATIOS = {"90/10": (0.81, 0.09, 0.10), "80/10/10": (0.80, 0.10, 0.10)}
 """Shares of train, dev, test. 90/10 is train against test as people know it; dev is a tenth of that train."""
 
@@ -96,6 +98,41 @@ def split_clips(
     for i, side in zip(pool, chosen, strict=True):
         sides[i] = side
     return _result(clips, sides, level, _describe(level, len(groups), named, list(wanted), apart))
+
+
+def folded(clips: Sequence[Clip], count: int, seed: int = 0) -> list[list[Clip]]:
+    """The clips `count` times, each time with another part of their groups as test, so that each is test
+    once; and once more with no test. A tenth of the rest is dev. Sides that were there before do not matter.
+
+    Raises:
+        DataError: there are fewer groups than that.
+    """
+    level, groups = _groups(list(clips))
+    if len(groups) < count:
+        raise DataError(
+            f"{count} folds need as many groups that can be held out; the clips have {len(groups)} ({level})",
+            f"--folds {len(groups)}, or more recordings" if len(groups) > 1 else "record more",
+        )
+    place = {key: _unit_hash(f"{seed}:{key}") for key in groups}
+    weight = {key: sum(clips[i].samples for i in members) for key, members in groups.items()}
+    filled = [0] * count
+    held_out: list[set[int]] = [set() for _ in range(count)]
+    for key in sorted(groups, key=lambda key: (-weight[key], place[key])):
+        part = filled.index(min(filled))  # the longest group first, each to the part that has least
+        filled[part] += weight[key]
+        held_out[part].update(groups[key])
+    return [_without(clips, part, seed) for part in [*held_out, set()]]
+
+
+def _without(clips: Sequence[Clip], test: set[int], seed: int) -> list[Clip]:
+    """The clips with some of them as test, and dev carved from the others."""
+    rest = [i for i in range(len(clips)) if i not in test]
+    rest_clips = [clips[i] for i in rest]
+    _, groups = _groups(rest_clips)
+    if len(groups) < MIN_GROUPS:
+        groups = _by_text(rest_clips)
+    chosen = dict(zip(rest, _assign(rest_clips, groups, {"dev": DEV_SHARE}, seed, {}), strict=True))
+    return [replace(clip, split=chosen.get(i, "test")) for i, clip in enumerate(clips)]
 
 
 def text_key(text: str) -> str:

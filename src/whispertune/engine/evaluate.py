@@ -1,7 +1,7 @@
 """Clips of a corpus through a model: the texts on which before and after are judged."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -11,6 +11,7 @@ from whispertune.engine.layouts import Layouts
 from whispertune.engine.model import LoadedModel
 from whispertune.engine.probes import observe
 from whispertune.engine.transcribe import DecodeOptions, Progress, transcribe
+from whispertune.scoring.align import Rows
 from whispertune.scoring.keywords import Keyword
 
 ShouldStop = Callable[[], bool]
@@ -41,12 +42,14 @@ class Evaluation:
         progress: Callable[[str], Progress],
         probes: bool = False,
         prompt: str = "",
+        heard: Mapping[str, Rows] | None = None,
     ) -> dict[str, Any]:
         """What a model makes of the sets, and of the probes made from the first of them.
 
         Args:
             loaded: on its device.
             prompt: the text before every clip, as `initial_prompt` elsewhere.
+            heard: rows of sets that need not be decoded, by name.
             progress: gives, for the name of a set, what is called with (clips done, clips in all).
 
         Returns:
@@ -55,6 +58,9 @@ class Evaluation:
         """
         rows, seconds = {}, {}
         for judged in self.sets:
+            if heard and judged.name in heard:
+                rows[judged.name] = heard[judged.name]
+                continue
             begin = time.monotonic()
             rows[judged.name] = self._rows(loaded, judged, progress(judged.name), prompt)
             seconds[judged.name] = round(time.monotonic() - begin, 2)
