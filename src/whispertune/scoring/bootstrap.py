@@ -25,7 +25,7 @@ none, and no resampling can know of what was not seen. That is one reason to sho
 
 import itertools
 import math
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from statistics import NormalDist
 from typing import Any, Literal
@@ -322,16 +322,18 @@ def _draw(sums: npt.NDArray[np.float64], resamples: int, rng: np.random.Generato
     if len(sums) > MAX_BAGS:
         bag = rng.permutation(len(sums)) % MAX_BAGS
         sums = _sums(bag, sums)
-    n = len(sums)
-    chances = np.full(n, 1 / n)
-    rows = max(1, _CHUNK // n)
-    drawn = np.concatenate(
-        [
-            rng.multinomial(n, chances, size=min(rows, resamples - done)).astype(np.float64) @ sums
-            for done in range(0, resamples, rows)
-        ]
-    )
+    drawn = np.concatenate([weights @ sums for weights in _weights(len(sums), resamples, rng)])
     return drawn[drawn[:, -1] > 0]
+
+
+def _weights(
+    groups: int, resamples: int, rng: np.random.Generator
+) -> Iterator[npt.NDArray[np.float64]]:
+    """(some draws, groups) how often each group is in a draw with replacement, until there are enough."""
+    chances = np.full(groups, 1 / groups)
+    rows = max(1, _CHUNK // groups)
+    for done in range(0, resamples, rows):
+        yield rng.multinomial(groups, chances, size=min(rows, resamples - done)).astype(np.float64)
 
 
 def _expansion(groups: int) -> float:
