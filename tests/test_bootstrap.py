@@ -112,8 +112,15 @@ def test_far_out_few_groups_are_no_surer_than_student():
 
 @pytest.mark.parametrize(
     "t, nu, tail",
-    [(12.706, 1, 0.025), (4.303, 2, 0.025), (2.447, 6, 0.025), (5.959, 6, 0.0005), (2.364, 100, 0.01)]
-    + [(1.965, 500, 0.025), (1.965, 501, 0.025)],
+    [
+        (12.706, 1, 0.025),
+        (4.303, 2, 0.025),
+        (2.447, 6, 0.025),
+        (5.959, 6, 0.0005),
+        (2.364, 100, 0.01),
+        (1.965, 500, 0.025),
+        (1.965, 501, 0.025),
+    ],
 )
 def test_students_tail_is_that_of_the_tables(t, nu, tail):
     assert _t_tail(t, nu) == pytest.approx(tail, rel=0.02)

@@ -386,8 +386,7 @@ def _t_tail(t: float, nu: int) -> float:
     for k in range(3 if nu % 2 else 2, nu, 2):
         term *= (k - 1) / k * cosine**2
         total += term
+    inside = sine * total
     if nu % 2:
-        inside = 2 / math.pi * (angle + (sine * total if nu > 1 else 0.0))
-    else:
-        inside = sine * total
+        inside = 2 / math.pi * (angle + (inside if nu > 1 else 0.0))
     return max(0.0, (1 - inside) / 2)
