@@ -28,6 +28,7 @@ FLOORS = {
     "compare_page": 1,
     "report_figures": 1,
     "report_page": 1,
+    "report_tables": 1,
     "reference": 1,
     "data": 1,
     "scoring": 1,
