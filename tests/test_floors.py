@@ -39,6 +39,7 @@ FLOORS = {
     "job": 3,
     "delivery": 3,
     "judging": 3,
+    "models_compared": 3,
     "folds": 3,
     "demo": 3,
     "capture": 3,
