@@ -468,8 +468,9 @@ def test_a_bug_of_ours_keeps_its_traceback(whispertune: Command, monkeypatch):
     ("words", "step", "given"),
     [
         (["train", "c", "--model", "m", "--run", "r"], "train", {"run": "r"}),
-        (["eval", "m", "c"], "evaluate", {"model": "m", "corpus": "c", "baseline": None}),
-        (["eval", "m", "c", "--baseline", "b"], "evaluate", {"model": "m", "corpus": "c", "baseline": "b"}),
+        (["eval", "m", "c"], "evaluate", {"model": "m", "corpus": "c", "baseline": None, "transcripts": None}),
+        (["eval", "m", "c", "--baseline", "b"], "evaluate", {"model": "m", "corpus": "c", "baseline": "b", "transcripts": None}),
+        (["compare", "m", "b", "--on-corpus", "c"], "compare", {"models": ["m", "b"], "corpus": "c", "to": "compare"}),
         (
             ["export", "done"],
             "export",

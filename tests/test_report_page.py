@@ -91,6 +91,7 @@ def score(
 ) -> dict[str, Any]:
     return {
         "wer": wer, "cer": cer, "substitutions": sdi[0], "deletions": sdi[1], "insertions": sdi[2],
+        "lost_at_start": 1, "lost_at_end": 2,
         "reference_words": words, "sentence_accuracy": right, "loops": loops, "empty": 0, "over_100": loops,
         "wer_without_loops": wer - loops, "raw_wer": 98.0, "clips": clips,
     }  # fmt: skip
@@ -120,6 +121,30 @@ def better() -> dict[str, Any]:
         },
         "keywords": {"words": ["Veltrimab", "Orlotek", "Mistvale", "Quenby Hall", "Zarodine", "Korrigan"],
                      "before": {"hits": 12, "total": 80}, "after": {"hits": 71, "total": 80}},
+        "probes": [
+            {"name": "no speech", "change": "text on 7 → 9 of 24 windows without speech", "status": "unproven"},
+            {"name": "long-form", "change": "36.7 → 26.0 % WER on 7 files of a minute and more", "status": "passed"},
+            {"name": "prompt", "change": "5 → 9 errors on 24 keywords in the prompt", "status": "failed"},
+            {"name": "style", "change": "all capitals 0 → 0 %", "status": "information"},
+        ],
+        "free": [
+            {"name": "tiny.en with 40 keywords as prompt", "rate": 41.0, "matches": False,
+             "difference_to_tuned": difference(16.1, 12.0, 20.3)},
+            {"name": "base.en", "rate": 25.6, "matches": True, "difference_to_tuned": difference(0.7, -1.9, 3.3)},
+        ],
+        "tradeoff": {
+            "curve": [{"share": share, "dev": 44.0 - 19 * share, "guards": {"read-en": 4.1 + share}}
+                      for share in (0.0, 0.5, 0.7, 1.0)],
+            "chosen": 0.7, "reason": "keeps 73 % of the gain on dev, forgets less",
+        },
+        "slices": {
+            "snr": [{"value": f"value {n}", "clips": n + 1, "words": 10 * n, "before": 43.0, "after": 25.0,
+                     "difference": difference(-18.0, -25.0, -11.0)} for n in range(14)],
+            "recorded_on": [{"value": "a phone", "clips": 4, "words": 31, "before": 20.0, "after": 22.0,
+                             "difference": {"point": 2.0, "low": None, "high": None}}],
+        },
+        "confusions": [{"said": "kite", "heard": "cat", "before": 4, "after": 1}],
+        "speed": {"before": {"seconds": 61.0, "rtf": 0.1017}, "after": {"seconds": 59.0, "rtf": 0.0983}},
         "curves": {
             "loss": [[n, 0.42 + 2.1 * math.exp(-n / 14) + 0.09 * math.sin(n * 2.3)] for n in range(1, 94)],
             "dev_wer": [[0, 44.0], [8, 37.1], [16, 31.0], [24, 28.2], [32, 26.1], [40, 25.0], [48, 25.3],
@@ -395,6 +420,30 @@ def test_the_numbers_are_on_the_page_with_units_and_a_true_minus():
     assert "undefined" not in text
 
 
+def test_what_was_kept_what_was_free_and_where_it_helps():
+    text = page(better()).text()
+    for shown in (
+        "No speech Does it stay silent where nobody speaks? text on 7 → 9 of 24 windows without speech not proven",
+        "36.7 → 26.0 % WER on 7 files of a minute and more kept",
+        "5 → 9 errors on 24 keywords in the prompt lost",
+        "tiny.en with 40 keywords as prompt 41.0\u202f% worse than tuning: +16.1\u202fpoints [+12.0, +20.3]",
+        "base.en 25.6\u202f% not measurably worse than tuning: +0.7\u202fpoints [−1.9, +3.3]",
+        "at 70 % of the way from the base to the tuned weights: keeps 73 % of the gain on dev, forgets less.",
+        "delivered, 70: 30.7 %", "read-en, the half that chose, %",
+        "SNR 12 values", "Recorded on 1 value", "a phone 4, 31 20.0 → 22.0\u202f% +2.0\u202fpoints",
+        "kite cat 4× 1×", "0.102 → 0.098 s of decoding for a second of speech", "Lost at the end",
+    ):  # fmt: skip
+        assert re.sub(r"\s+", " ", shown) in text, shown
+    assert "value 13" in text and "value 1 " not in text, "those with most words"
+
+
+@pytest.mark.parametrize(("goal", "metric", "name"), [("keywords", "KER", "keyword"), ("slice:age=8", "WER", "word")])
+def test_goals_that_are_no_rate_of_all_clips(goal, metric, name):
+    report = {**better(), "goal": goal}
+    report["difference"]["metric"] = metric
+    assert f"{name.capitalize()} error rate on 169 test clips" in page(report).text()
+
+
 def test_an_undefined_character_error_rate_is_shown_as_such():
     assert "Character error rate undefined undefined undefined" in page(no_difference()).text("table")
 
@@ -421,7 +470,7 @@ def test_clips_carry_their_differences_and_a_player_where_there_is_audio():
 
 
 def test_a_long_curve_is_averaged_and_a_gap_parts_it():
-    report = better()
+    report = {**better(), "tradeoff": None}
     report["curves"]["loss"] = [[n, 1.0 + n % 2] for n in range(4000)]
     report["curves"]["dev_wer"] = [[0, 40.0], [1000, 30.0], [2000, None], [3000, 26.0], [3999, 25.0]]
     report["curves"]["best_step"] = 3999

@@ -18,7 +18,8 @@ from whispertune.report_figures import (
     number,
     percent,
 )
-from whispertune.report_page import ENVIRONMENT, MEASURES, VERDICTS, Bar, Measure, flat, stretches
+from whispertune.report_page import ENVIRONMENT, MEASURES, VERDICTS, Measure, stretches
+from whispertune.report_tables import Bar, flat
 from whispertune.run import write_atomically, write_json
 
 

@@ -194,6 +194,7 @@ class Chart:
     averaged: int
     """Values that one point is the mean of; 1 where all are drawn."""
     summary: str
+    x_name: str
     width: int
     height: int
     left: int
@@ -224,7 +225,15 @@ def _averaged(points: list[list[float]], size: int) -> list[list[float]]:
     return [[sum(column) / len(group) for column in zip(*group, strict=True)] for group in groups]
 
 
-def chart(title: str, unit: str, points: list[list[float]], best_step: Any, dots: bool) -> Chart:
+def chart(
+    title: str,
+    unit: str,
+    points: list[list[float]],
+    best_step: Any,
+    dots: bool,
+    x_name: str = "optimizer step",
+    mark: str = "best, step",
+) -> Chart:
     """A curve through `points` ([step, value] each), the best step marked; `dots` for exact values."""
     size = math.ceil(len(points) / SHOWN_POINTS) or 1
     runs = [_averaged(run, size) for run in _runs(points)]
@@ -245,7 +254,7 @@ def chart(title: str, unit: str, points: list[list[float]], best_step: Any, dots
     if defined(best_step) and drawn and x_axis.low <= best_step <= last_step:
         value = dict(points).get(best_step) if dots else None
         value = value if defined(value) else None
-        label = f"best, step {number(best_step)}" + (f": {number(value, 1)}" if value is not None else "")
+        label = f"{mark} {number(best_step)}" + (f": {number(value, 1)}" if value is not None else "")
         best = (x(best_step), y(value) if value is not None else None, label)
     return Chart(
         title, unit,
@@ -257,5 +266,6 @@ def chart(title: str, unit: str, points: list[list[float]], best_step: Any, dots
         best=best,
         averaged=size,
         summary=f"from {drawn[0][1]:.3g} to {drawn[-1][1]:.3g}" if drawn else "",
+        x_name=x_name,
         width=WIDTH, height=HEIGHT, left=_LEFT, right=_RIGHT, top=_TOP, bottom=_BOTTOM,
     )  # fmt: skip
