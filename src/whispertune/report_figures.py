@@ -7,7 +7,7 @@ import math
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeGuard
 
 MINUS = "−"
 NO_BREAK_SPACE = "\u00a0"
@@ -20,7 +20,7 @@ SHOWN_POINTS = 400
 # Numbers --------------------------------------------------------------------------------------------------
 
 
-def defined(value: object) -> bool:
+def defined(value: object) -> TypeGuard[float]:
     """Whether `value` is a finite number: an error rate without reference words is not."""
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
