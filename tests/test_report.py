@@ -137,6 +137,7 @@ def everything(tmp_path: Path, in_silence: str = "") -> dict[str, Any]:
         (RIGHT, RIGHT),
         observed=(heard_in_silence(""), heard_in_silence(in_silence)),
         recipe=RECIPE.with_changes({"eval.keywords": str(tmp_path / "words.txt")}),
+        snr_db={clip.id: float(number) for number, clip in enumerate(SETS[0][1])},
         free={"base.en": system(SETS[:1], RIGHT)},
         tradeoff={
             "curve": [{"share": 0.0, "dev": 30.0, "guards": {}}, {"share": 1.0, "dev": 20.0, "guards": {"general": 4.0}}],
