@@ -94,7 +94,8 @@ def compare_sets(
         [
             *(Guard(name, compared(name, clips[name], guard_rate), terms.tolerance) for name in guards),
             *(probe.guard for probe in probes if probe.guard),
-        ]
+        ],
+        difference,
     )
     judgement = judge(
         difference, judged_together[: len(guards)], terms.goal.name, judged_together[len(guards) :]
