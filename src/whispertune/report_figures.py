@@ -47,7 +47,7 @@ def in_points(value: Any) -> str:
 
 def interval(low: float, high: float) -> str:
     """`[−21.0, −15.7]`."""
-    return f"[{number(low, 1, sign=True)},{NO_BREAK_SPACE}{number(high, 1, sign=True)}]"
+    return f"[{number(low, 1, sign=True)}, {number(high, 1, sign=True)}]"
 
 
 def unbroken(text: str) -> str:
