@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from test_compare_page import SAMPLES
-from test_report_page import better, no_difference, tone, worse
+from test_report_page import better, lost, no_difference, tone, worse
 
 from whispertune.compare_page import render_comparison
 from whispertune.report_page import render_page
@@ -125,6 +125,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     rendered = {
         "better": render_page(better(), audio),
         "worse": render_page(worse(), audio),
+        "lost": render_page(lost(), audio),
         "no_difference": render_page(no_difference(), {}),
         "compare": render_comparison(SAMPLES["several"]()),
     }
@@ -133,7 +134,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return {name: folder / f"{name}.html" for name in rendered}
 
 
-NAMES = ("better", "worse", "no_difference", "compare")
+NAMES = ("better", "worse", "lost", "no_difference", "compare")
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

@@ -11,18 +11,33 @@ from typing import Any
 
 import jinja2
 
-from whispertune.report_figures import Chart, chart, defined, difference, duration, forest, number, percent
+from whispertune.report_figures import (
+    Chart,
+    chart,
+    defined,
+    difference,
+    duration,
+    forest,
+    in_points,
+    interval,
+    number,
+    percent,
+    unbroken,
+)
 from whispertune.report_tables import (
+    PROBE_NAMES,
     bars,
     flat,
     free_rows,
+    kept,
     keywords,
-    probe_rows,
+    more_speech,
     set_table,
     slice_tables,
 )
 
-SHOWN_CONFUSIONS = 12
+SHOWN_CONFUSIONS = 8
+"""More of them are folded."""
 SHOWN_WORDS = 24
 """Words of one stretch that a word difference shows; a loop would otherwise fill the page."""
 
@@ -59,17 +74,19 @@ def render_page(report: dict[str, Any], audio: dict[str, bytes]) -> str:
         measure=_measure(report),
         heading=_heading(report),
         lead=_lead(report),
-        # The bars show what the heading speaks of: what was forgotten, where that made the verdict.
-        forgotten=_failed_guards(report)[0]["name"] if _forgot(report) else None,
-        bars=bars(_failed_guards(report)[0] if _forgot(report) else report),
+        bars=bars(_shown(report)),
+        caption=_caption(report),
+        guards=_guards_unsaid(report),
         forest=forest(report),
         sets=[set_table(name, values, report) for name, values in (report.get("sets") or {}).items()],
         keywords=keywords(report.get("keywords")),
-        probes=probe_rows(report.get("probes")),
+        kept=kept(report.get("probes")),
         free=free_rows(report),
         tradeoff=_tradeoff(report.get("tradeoff")),
         slices=slice_tables(report.get("slices")),
-        confusions=(report.get("confusions") or [])[:SHOWN_CONFUSIONS],
+        confusions=(report.get("confusions") or []),
+        shown_confusions=SHOWN_CONFUSIONS,
+        spent=_spent(report.get("time") or {}),
         charts=[
             chart("Training loss", "nats per token", curves.get("loss") or [], best, dots=False),
             chart("Word error rate on dev", "%", curves.get("dev_wer") or [], best, dots=True),
@@ -92,19 +109,50 @@ def _measure(report: dict[str, Any]) -> Measure:
 # The verdict in words -------------------------------------------------------------------------------------
 
 
-def _failed_guards(report: dict[str, Any]) -> list[dict[str, Any]]:
-    return [guard for guard in report.get("guards") or [] if guard["status"] == "failed"]
+def _lost(report: dict[str, Any], kind: str) -> list[dict[str, Any]]:
+    """The failed ones among the `guards` or the `probes`."""
+    return [each for each in report.get(kind) or [] if each.get("status") == "failed"]
 
 
 def _forgot(report: dict[str, Any]) -> bool:
-    """Worse only because of a guard: the goal's own interval does not lie above zero."""
+    """Worse only because of what was lost: the goal's own interval does not lie above zero."""
     low = (report.get("difference") or {}).get("low")
-    return report["verdict"] == "worse" and bool(_failed_guards(report)) and not (defined(low) and low > 0)
+    lost = _lost(report, "guards") or _lost(report, "probes")
+    return report["verdict"] == "worse" and bool(lost) and not (defined(low) and low > 0)
+
+
+def _shown(report: dict[str, Any]) -> dict[str, Any]:
+    """What the heading speaks of: the goal, or what was lost first, where that made the verdict."""
+    return [*_lost(report, "guards"), *_lost(report, "probes")][0] if _forgot(report) else report
+
+
+def _caption(report: dict[str, Any]) -> list[str]:
+    """What the bars are rates of, and how far apart they are."""
+    shown, measure = _shown(report), _measure(report)
+    found = shown.get("difference") or {}
+    low, high = found.get("low"), found.get("high")
+    if shown is report:
+        of = f"{number(report.get('clips'))} test clips, {number(report.get('words'))} words"
+    else:
+        of = PROBE_NAMES[shown["name"]].lower() if shown["name"] in PROBE_NAMES else shown["name"]
+    what = "share of tries that went wrong" if found.get("metric") == "share" else measure.name
+    lines = [f"{what[0].upper()}{what[1:]} on {of}. Lower is better."]
+    if defined(low) and defined(high):
+        lines.append(f"Difference {in_points(found.get('point'))}, 95 % interval {interval(low, high)}.")
+    return lines
+
+
+def _guards_unsaid(report: dict[str, Any]) -> list[str]:
+    """The sentences of the guards that the verdict's own sentence does not hold already."""
+    sentences = [guard.get("sentence") for guard in report.get("guards") or []]
+    return [each for each in sentences if each and each not in (report.get("sentence") or "")]
 
 
 def _heading(report: dict[str, Any]) -> tuple[str, str]:
     if _forgot(report):
-        return VERDICTS["worse"], "on " + " and ".join(guard["name"] for guard in _failed_guards(report))
+        names = [guard["name"] for guard in _lost(report, "guards")]
+        names += [PROBE_NAMES.get(each["name"], each["name"]).lower() for each in _lost(report, "probes")]
+        return VERDICTS["worse"], "on " + " and ".join(names)
     about = report.get("speaks_for")
     return VERDICTS[report["verdict"]], f"for {about}" if about else ""
 
@@ -128,16 +176,37 @@ def _lead(report: dict[str, Any]) -> list[str]:
         ]
         if report["verdict"] == "no_difference":
             lines.append("Chance alone can explain a difference like that.")
-    for guard in _failed_guards(report):
+            if more := more_speech(report, measure.counted):
+                lines.append(f"{more[0].upper()}{more[1:]}.")
+    for guard in _lost(report, "guards"):
         was, now = number(guard.get("before"), 1), number(guard.get("after"), 1)
         allowed = number(guard.get("tolerance"), 1, sign=True)
         lines.append(
             f"On {guard['name']}, which it must not forget, it went from {was} to {now}; "
             f"at most {allowed} was allowed."
         )
+    for probe in _lost(report, "probes"):
+        name = PROBE_NAMES.get(probe["name"], probe["name"])
+        lines.append(f"{name}, which it must not lose: {probe.get('change')}.")
     if report["verdict"] == "worse":
         lines.append(f"Keep using {model} as it was.")
     return lines
+
+
+_STAGES = {
+    "baseline_s": "baseline",
+    "labels_s": "labels",
+    "alternatives_s": "what would have been free",
+    "training_s": "training",
+    "delivery_s": "choice of the delivered weights",
+    "evaluation_s": "evaluation",
+}
+
+
+def _spent(time: dict[str, Any]) -> str:
+    """`12 min in all: baseline 2 min 23 s, training …`; a stage that took no time is left out."""
+    stages = [f"{name} {duration(time[key])}" for key, name in _STAGES.items() if time.get(key)]
+    return f"{duration(time.get('total_s'))} in all" + (": " if stages else "") + ", ".join(stages)
 
 
 def _tradeoff(found: dict[str, Any] | None) -> dict[str, Any] | None:
@@ -178,7 +247,7 @@ class Stretch:
 
 def _cut(words: str) -> str:
     parts = words.split()
-    if len(parts) <= SHOWN_WORDS:
+    if len(parts) <= 1.5 * SHOWN_WORDS:  # a few words are not worth the cut
         return words
     return f"{' '.join(parts[:SHOWN_WORDS])} … ({number(len(parts) - SHOWN_WORDS)} more words)"
 
@@ -219,4 +288,4 @@ ENVIRONMENT = jinja2.Environment(
     trim_blocks=True,
     lstrip_blocks=True,
 )
-ENVIRONMENT.filters.update(number=number, percent=percent, duration=duration)
+ENVIRONMENT.filters.update(number=number, percent=percent, duration=duration, unbroken=unbroken)

@@ -8,12 +8,16 @@ from typing import Any
 
 from whispertune.report_figures import (
     THIN_SPACE,
+    Forest,
+    ForestRow,
     defined,
     difference,
     in_points,
     interval,
+    intervals,
     number,
     percent,
+    unbroken,
 )
 
 SHOWN_SLICES = 12
@@ -36,6 +40,15 @@ def bars(shown: Mapping[str, Any]) -> list[Bar]:
         Bar(label, percent(value), 100 * value / longest if defined(value) else 0)
         for label, value in values.items()
     ]
+
+
+def more_speech(found: Mapping[str, Any], counted: str) -> str:
+    """How much more speech would decide a difference; nothing where it is decided or no amount would."""
+    words = found.get("words_to_decide")
+    if not defined(words) or not words:
+        return ""
+    digits = max(0, len(str(words)) - 2)  # two figures say all that is known
+    return f"about {number(round(words, -digits))} more {counted} would decide it"
 
 
 def keywords(found: Mapping[str, Any] | None) -> dict[str, Any] | None:
@@ -67,10 +80,13 @@ class SetTable:
     clips: str
     words: str
     rows: list[TableRow]
+    folded: list[TableRow]
     shares: list[tuple[str, int, float]]
     """(`better`, clips, percent of all), and so on for `same` and `worse`."""
 
 
+_SHOWN_ROWS = 6
+"""More of them are folded."""
 # key, label, what it means, whether it is a rate in percent (else a count)
 _ROWS = [
     ("wer", "Word error rate", "", True),
@@ -106,43 +122,60 @@ def set_table(name: str, values: Mapping[str, Any], report: Mapping[str, Any]) -
         "guard" if name in guards else "",
         number(after.get("clips")),
         number(after.get("reference_words")),
-        rows,
+        rows[:_SHOWN_ROWS],
+        rows[_SHOWN_ROWS:],
         [(label, count, 100 * count / total) for label, count in counts if defined(count)] if total else [],
     )
 
 
 @dataclass(frozen=True, slots=True)
-class ProbeRow:
+class KeptRow:
     """What was tried beside the goal, and what came of it."""
 
     name: str
     asks: str
     found: str
     status: str
+    drawn: ForestRow | None
+    """None where nothing was judged."""
 
 
+PROBE_NAMES = {
+    "no speech": "Silence",
+    "long-form": "Long recordings",
+    "timestamps": "Timestamps",
+    "prompt": "Prompts",
+    "language": "Languages",
+    "style": "Case and punctuation",
+}
 _ASKS = {
-    "no speech": "Does it stay silent where nobody speaks?",
+    "no speech": "Does it write nothing where nobody speaks?",
     "long-form": "Does it hold through a minute and more?",
     "timestamps": "Does it still say when?",
-    "prompt": "Does a prompt still help?",
-    "language": "Does it still tell languages apart?",
-    "style": "Case and punctuation, beside the words",
+    "prompt": "Does a list of words still help it?",
+    "language": "Does it still tell them apart?",
 }
-_STATUS = {"passed": "kept", "failed": "lost", "unproven": "not proven", "information": ""}
+_STATUS = {"passed": "kept", "failed": "lost", "unproven": "not proven"}
 
 
-def probe_rows(probes: Sequence[Mapping[str, Any]] | None) -> list[ProbeRow]:
-    """A row for each probe: its question, what was counted before and after, and whether it was kept."""
-    return [
-        ProbeRow(
-            probe["name"].capitalize(),
+def kept(probes: Sequence[Mapping[str, Any]] | None) -> tuple[list[KeptRow], Forest] | None:
+    """A row for each probe, and the axis on which those that were judged are drawn; None without probes."""
+    if not probes:
+        return None
+    judged = {probe["name"]: probe for probe in probes if probe.get("difference")}
+    forest = intervals([{**probe, "kind": "probe"} for probe in judged.values()])
+    drawn = dict(zip(judged, forest.rows, strict=True))
+    rows = [
+        KeptRow(
+            PROBE_NAMES.get(probe["name"], probe["name"]),
             _ASKS.get(probe["name"], ""),
-            probe.get("change") or "",
-            _STATUS.get(probe.get("status") or "", probe.get("status") or ""),
+            unbroken(probe.get("change") or ""),
+            _STATUS.get(probe.get("status") or "", ""),
+            drawn.get(probe["name"]),
         )
-        for probe in probes or []
+        for probe in probes
     ]
+    return rows, forest
 
 
 @dataclass(frozen=True, slots=True)
