@@ -235,7 +235,7 @@ def refused(folder: Path) -> tuple[str, str]:
         ({"offset": [-1, 1_500, 3_000]}, "row 1 has 1,000 samples from -1 on, which is no stretch of audio"),
         ({"samples": [1_000, 0, 800]}, "row 2 has 0 samples from 1,500 on, which is no stretch of audio"),
         ({"offset": ["a", "b", "c"]}, "the column 'offset' holds string, not int64"),
-        ({"text": [["a"], ["b"], ["c"]]}, "the column 'text' holds list<item: string>, not string"),
+        ({"text": [["a"], ["b"], ["c"]]}, "the column 'text' holds list<element: string>, not string"),
         ({"shard": ["../../x.wav"] * 3}, "row 1 has its audio at '../../x.wav', outside of the corpus"),
         ({"shard": ["/etc/passwd"] * 3}, "row 1 has its audio at '/etc/passwd', outside of the corpus"),
         ({"id": ["a", "a", "b"]}, "2 rows have the id 'a'"),

@@ -1,11 +1,13 @@
 """The command line: it reads words, calls floors below, and shows what they say. It computes nothing."""
 
 import errno
+import io
 import os
 import shlex
 import signal
 import sys
 import warnings
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -33,7 +35,7 @@ app.add_typer(runs_app, name="runs")
 
 HURTS = 3
 STOPPED = 130
-_OF_THE_MACHINE = (errno.ENOSPC, errno.EDQUOT, errno.EIO)
+_OF_THE_MACHINE = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EFBIG)
 """A full or failing disk; other errors of the system name the file that they are about."""
 
 
@@ -63,9 +65,12 @@ def main() -> None:
     signal.signal(signal.SIGTERM, _interrupt)
     if not sys.warnoptions:  # what libraries will change is for our tests to see, where it is an error
         warnings.simplefilter("ignore", FutureWarning)
+    if isinstance(sys.stdout, io.TextIOWrapper):  # names of files need not be UTF-8
+        sys.stdout.reconfigure(errors="backslashreplace")
     terminal = Terminal("--json" in sys.argv)
     code: int | None
     try:
+        _refuse_odd(sys.argv[1:])
         code = app(prog_name="whispertune", standalone_mode=False)
     except WhispertuneError as error:
         terminal.error(error)
@@ -91,6 +96,16 @@ def main() -> None:
     if code == STOPPED:  # a late Ctrl-C shall not make an error of it
         signal.signal(signal.SIGINT, signal.SIG_IGN)
     sys.exit(code or 0)
+
+
+def _refuse_odd(words: Sequence[str]) -> None:
+    """What cannot be written into a recipe or a table, and what a shell's unset variable leaves."""
+    for word in words:
+        if not word:
+            raise UsageError("one of the words is empty", "is it a variable of the shell that is not set?")
+        if any("\ud800" <= letter <= "\udfff" for letter in word):
+            shown = word.encode("utf-8", "backslashreplace").decode()
+            raise UsageError(f"{shown} is not UTF-8", "rename the file or folder")
 
 
 @app.callback(invoke_without_command=True)
@@ -169,8 +184,10 @@ def check(
     """Find the clips that would hurt, before anything is trained; where there are some the exit code is 3."""
     from whispertune.corpus import Corpus
     from whispertune.data.validate import check_corpus
+    from whispertune.scoring.languages import whisper_code
 
     terminal = Terminal(as_json)
+    language = whisper_code(language) if language else None
     opened = Corpus.open(_corpus(terminal, corpus, language))
     rejected = opened.rejected
     findings = [*rejected, *check_corpus(opened)]
