@@ -11,6 +11,7 @@ from whispertune.errors import DataError
 from whispertune.scoring.bootstrap import (
     MAX_BAGS,
     MIN_GROUPS_FOR_INTERVAL,
+    _t_tail,
     bootstrap_all_pairs,
     choose_groups,
     groups_of,
@@ -98,6 +99,31 @@ def test_p_values_and_probability_agree_with_the_interval():
         mirrored = paired_bootstrap(after, before, lengths, range(80))
         assert mirrored.point == -d.point
         assert mirrored.low == pytest.approx(-d.high) and mirrored.high == pytest.approx(-d.low)
+
+
+def test_far_out_few_groups_are_no_surer_than_student():
+    """Gains of 1 to 7 errors in seven equal groups: t = 4.899 with 6 degrees of freedom, p = 0.00136."""
+    d = paired_bootstrap([0] * 7, range(1, 8), [10] * 7, range(7))
+    assert d.p_worse == pytest.approx(0.00136, rel=0.4), "the draws, all of them worse, would say 0.0001"
+    assert (d.low > 0, d.p_value) == (True, 2 * d.p_worse)
+    mirrored = paired_bootstrap(range(1, 8), [0] * 7, [10] * 7, range(7))
+    assert (mirrored.p_value, mirrored.p_worse) == (pytest.approx(d.p_value, rel=0.1), 1)
+
+
+@pytest.mark.parametrize(
+    "t, nu, tail",
+    [
+        (12.706, 1, 0.025),
+        (4.303, 2, 0.025),
+        (2.447, 6, 0.025),
+        (5.959, 6, 0.0005),
+        (2.364, 100, 0.01),
+        (1.965, 500, 0.025),
+        (1.965, 501, 0.025),
+    ],
+)
+def test_students_tail_is_that_of_the_tables(t, nu, tail):
+    assert _t_tail(t, nu) == pytest.approx(tail, rel=0.02)
 
 
 def test_a_system_against_itself_is_exactly_equal():

@@ -233,7 +233,7 @@ def test_import_says_with_its_exit_code_that_rows_were_rejected(whispertune: Com
     assert "rejected  c00.wav: the file is empty (0 bytes)" in said.err
     said = whispertune("check", "c")
     assert said.code == 3 and "reject    c00.wav  " in said.out
-    assert "check     11 clips, 0.2 min; 1 rejected at import, 1 warnings" in said.out
+    assert "check     11 clips, 0.2 min; 1 rejected at import, 1 warning" in said.out
 
 
 def test_check(whispertune: Command, elsewhere: Path):
@@ -468,8 +468,9 @@ def test_a_bug_of_ours_keeps_its_traceback(whispertune: Command, monkeypatch):
     ("words", "step", "given"),
     [
         (["train", "c", "--model", "m", "--run", "r"], "train", {"run": "r"}),
-        (["eval", "m", "c"], "evaluate", {"model": "m", "corpus": "c", "baseline": None}),
-        (["eval", "m", "c", "--baseline", "b"], "evaluate", {"model": "m", "corpus": "c", "baseline": "b"}),
+        (["eval", "m", "c"], "evaluate", {"model": "m", "corpus": "c", "baseline": None, "transcripts": None}),
+        (["eval", "m", "c", "--baseline", "b"], "evaluate", {"model": "m", "corpus": "c", "baseline": "b", "transcripts": None}),
+        (["compare", "m", "b", "--on-corpus", "c"], "compare", {"models": ["m", "b"], "corpus": "c", "to": "compare"}),
         (
             ["export", "done"],
             "export",

@@ -27,8 +27,8 @@ def write(name: str, hypothesis: str, clips: int = 24, **more: str) -> str:
         (
             ["a.jsonl", "b.jsonl"],
             2,
-            "compared on which speech? --transcripts is missing",
-            "whispertune compare --transcripts STOCK.jsonl TUNED.jsonl",
+            "compared on which speech? give one of --on-corpus and --transcripts",
+            "whispertune compare tiny.en runs/mine --on-corpus CORPUS",
         ),
         (
             ["--transcripts", "a.jsonl"],
@@ -49,9 +49,9 @@ def write(name: str, hypothesis: str, clips: int = 24, **more: str) -> str:
             "its columns are id or file_name, and transcription",
         ),
         (
-            ["--transcripts", "a.jsonl", "b.jsonl", "--goal", "bleu"],
+            ["--transcripts", "a.jsonl", "b.jsonl", "--goal", "keywords"],
             2,
-            "there is no goal 'bleu' here",
+            "there is no goal 'keywords' here",
             "goals are wer and cer",
         ),
     ],

@@ -46,12 +46,12 @@ def test_auto_stops_at_the_least_that_keeps_the_gain():
 
     def measure(share):
         asked.append(share)
-        return Point(share, 40 - 20 * min(1.0, share / 0.6), {})
+        return Point(share, 40 - 20 * max(0.0, share - 0.1), {})
 
     found = choose_share(measure, None)
-    assert found.chosen == 0.5 and asked == [0.0, 1.0, 0.3, 0.4, 0.5], "no more is measured than is needed"
-    assert found.reason == "keeps 83 % of the gain on dev, forgets less"
-    assert [point.share for point in found.curve] == [0.0, 0.3, 0.4, 0.5, 1.0]
+    assert found.chosen == 0.8 and asked == [0.0, 1.0, 0.7, 0.8], "no more is measured than is needed"
+    assert found.reason == "keeps 78 % of the gain on dev, forgets less"
+    assert [point.share for point in found.curve] == [0.0, 0.7, 0.8, 1.0]
 
 
 def test_auto_goes_the_whole_way_where_less_would_lose_what_was_learned():

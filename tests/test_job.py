@@ -31,6 +31,7 @@ pytest.importorskip("torch")
 WORDS = ["apple", "river", "stone", "garden", "window", "yellow", "market", "silver", "planet", "candle"]
 QUICK = {
     "data.guards": (),
+    "eval.probes": False,
     "machine.device": "cpu",
     "machine.precision": "fp32",
     "machine.threads": 1,

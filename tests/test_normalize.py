@@ -2,6 +2,7 @@
 
 import hashlib
 import random
+import re
 import unicodedata
 
 import pytest
@@ -294,16 +295,19 @@ def test_rules_from_any_editor(tmp_path, newline, mark):
     assert normalizer_for("cs", read_rules(path))("ok, like so") == "okay so"
 
 
-def test_the_short_cut_for_texts_without_contractions_and_numbers_changes_nothing():
-    """Most texts have none of either, and then two thirds of the field's rules have nothing to do."""
-    from whispertune.scoring.normalize import _English
+def test_the_short_cut_for_plain_texts_changes_nothing(monkeypatch):
+    """Most texts are letters and common punctuation; the rules on digits and symbols are then passed over."""
+    from whispertune.scoring import normalize
 
-    fast, slow = _English(), _English()
-    slow._without_contractions = slow._whisper
-    slow._whisper.standardize_numbers._number_words = {"the"}
+    fast, slow = normalize._English(), normalize._English()
+    slow._field.standardize_numbers.number_words = {"the"}
     words = ["won't", "ma'am", "mr", "Dr.", "he's", "gonna", "the", "colour", "half", "and", "a", "one", "5", "$2"]
-    words += ["'bout", "it’s", "prof", "st", "y'all", "let's", "um", "café", "-", "."]
+    words += ["'bout", "it’s", "prof", "st", "y'all", "let's", "um", "café", "-", ".", "-.", "...", ".um.", "been"]
+    words += ["'s got", "'d", "double", "oh", "uh-huh", "second", "'t", "twenty", "five-six", "_um_", "\x1c", "!?"]
     rng = random.Random(4)
-    for _ in range(3000):
-        text = " ".join(rng.choices(words, k=rng.randint(1, 6)))
-        assert fast(text) == slow(text + " the").removesuffix("the").strip(), text
+    texts = [rng.choice(["", " ", "'"]).join(rng.choices(words, k=rng.randint(1, 6))) for _ in range(700)]
+    texts += [" ".join(rng.choices(words, k=rng.randint(1, 6))) for _ in range(700)]
+    plain = [fast(text) for text in texts]
+    monkeypatch.setattr(normalize, "_PLAIN", re.compile("(?!)"))
+    for text, words_of in zip(texts, plain, strict=True):
+        assert words_of == slow(text + " the").removesuffix("the").strip(), text

@@ -1,11 +1,13 @@
 """report.json from transcripts: what decides, what guards, and what it says to do next."""
 
+import importlib.resources
 import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from jsonschema import Draft202012Validator
 
 from whispertune.clip import Clip
 from whispertune.errors import DataError
@@ -80,7 +82,13 @@ SETS = [("test", clips("t", 30)), ("general", clips("g", 30))]
 RIGHT, WRONG = "One, two, three, four!", "one two tree for"
 
 
-def report(tmp_path: Path, before: tuple[str, str], after: tuple[str, str], **more: Any) -> dict[str, Any]:
+def report(
+    tmp_path: Path,
+    before: tuple[str, str],
+    after: tuple[str, str],
+    observed: tuple[dict[str, Any], dict[str, Any]] = ({}, {}),
+    **more: Any,
+) -> dict[str, Any]:
     run = Run.create(tmp_path / "r", more.pop("recipe", RECIPE))
     emit = run.recorder()
     for name, seconds in (("baseline", 20.0), ("training", 3.0), ("evaluation", 10.0)):
@@ -90,10 +98,10 @@ def report(tmp_path: Path, before: tuple[str, str], after: tuple[str, str], **mo
         run,
         PLAN,
         SETS,
-        system(SETS, *before),
-        system(SETS, *after),
+        system(SETS, *before) | observed[0],
+        system(SETS, *after) | observed[1],
         terms(run.recipe),
-        curves={"loss": [], "dev_wer": [], "best_step": 4, "steps": 15},
+        curves={"loss": [[1, 0.5], [2, 0.4]], "dev_wer": [[4, 20.0]], "best_step": 4, "steps": 15},
         corpus={"name": "clips"},
         trained_s=70.0,
         **{"ended": "all steps", **more},
@@ -104,6 +112,72 @@ def test_systems_that_did_not_do_the_same_are_not_compared():
     other = system(SETS, RIGHT, RIGHT, decode={**GREEDY, "search": "beam"})
     with pytest.raises(DataError, match=r'search was "greedy" before, "beam" after'):
         compare_sets(SETS, system(SETS, RIGHT, RIGHT), other, terms())
+
+
+SCHEMA = json.loads(importlib.resources.files("whispertune").joinpath("report.schema.json").read_text("utf-8"))
+
+
+def offences(found: dict[str, Any]) -> list[str]:
+    """Where a report is not as report.schema.json says."""
+    return [
+        f"{each.json_path}: {each.message}" for each in Draft202012Validator(SCHEMA).iter_errors(json.loads(json.dumps(found)))
+    ]
+
+
+def heard_in_silence(text: str) -> dict[str, Any]:
+    rows = [{"id": f"{i}", "text": text, "no_speech": 0.1, "log_probability": -0.2} for i in range(24)]
+    return {"probes": {"no speech": rows, "language": []}, "seconds": {"test": 3.0}}
+
+
+def everything(tmp_path: Path, in_silence: str = "") -> dict[str, Any]:
+    (tmp_path / "words.txt").write_text("four\n")
+    return report(
+        tmp_path,
+        (WRONG, RIGHT),
+        (RIGHT, RIGHT),
+        observed=(heard_in_silence(""), heard_in_silence(in_silence)),
+        recipe=RECIPE.with_changes({"eval.keywords": str(tmp_path / "words.txt")}),
+        snr_db={clip.id: float(number) for number, clip in enumerate(SETS[0][1])},
+        free={"base.en": system(SETS[:1], RIGHT)},
+        tradeoff={
+            "curve": [{"share": 0.0, "dev": 30.0, "guards": {}}, {"share": 1.0, "dev": 20.0, "guards": {"general": 4.0}}],
+            "chosen": 1.0,
+            "reason": "keeps all of it",
+        },
+    )
+
+
+def test_the_schema_refuses_what_it_does_not_know(tmp_path: Path):
+    Draft202012Validator.check_schema(SCHEMA)
+    found = everything(tmp_path)
+    found["probes"][0]["status"] = "perhaps"
+    found["difference"]["low"] = "none"
+    del found["sets"]["test"]["after"]["wer"]
+    assert offences(found | {"mood": "good"}) == [
+        "$.difference.low: 'none' is not of type 'number', 'null'",
+        "$.probes[0].status: 'perhaps' is not one of ['passed', 'failed', 'unproven', 'information']",
+        "$.sets.test.after: 'wer' is a required property",
+        "$: Additional properties are not allowed ('mood' was unexpected)",
+    ]
+
+
+def test_a_report_is_as_its_schema_says(tmp_path: Path):
+    for name, in_silence, verdict in (("kept", "", "better"), ("lost", "thank you", "worse")):
+        (tmp_path / name).mkdir()
+        found = everything(tmp_path / name, in_silence)
+        assert offences(found) == []
+        assert found["verdict"] == verdict
+        assert found.keys() == SCHEMA["properties"].keys()
+        for part in ("guards", "probes", "speed", "keywords", "slices", "confusions", "tradeoff", "free"):
+            assert found[part], f"{part} was not tried"
+    bare = report(tmp_path, (WRONG, RIGHT), (WRONG, RIGHT))
+    assert offences(bare) == [] and bare["keywords"] is bare["tradeoff"] is bare["speed"] is None
+
+
+def test_a_lost_ability_heads_the_page(tmp_path: Path):
+    page = render_page(everything(tmp_path, "thank you"), {})
+    assert "<strong>Worse</strong> on silence" in page
+    assert "text on 0\u00a0→\u00a024 of 24 windows without speech" in page
 
 
 def test_nothing_to_count_is_undefined_and_no_crash(tmp_path: Path):

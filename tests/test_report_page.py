@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from whispertune.report_figures import unbroken
 from whispertune.report_page import render_page
 
 VOID = {"meta", "link", "br", "hr", "img", "input"}
@@ -91,8 +92,24 @@ def score(
 ) -> dict[str, Any]:
     return {
         "wer": wer, "cer": cer, "substitutions": sdi[0], "deletions": sdi[1], "insertions": sdi[2],
+        "lost_at_start": 1, "lost_at_end": 2,
         "reference_words": words, "sentence_accuracy": right, "loops": loops, "empty": 0, "over_100": loops,
         "wer_without_loops": wer - loops, "raw_wer": 98.0, "clips": clips,
+    }  # fmt: skip
+
+
+def probe(
+    name: str,
+    change: str,
+    status: str,
+    before: float,
+    found: tuple[float, float, float],
+    metric: str = "share",
+    tolerance: float = 20.0,
+) -> dict[str, Any]:
+    return {
+        "name": name, "change": change, "status": status, "before": before, "after": before + found[0],
+        "difference": {**difference(*found, groups=24, level="clip"), "metric": metric}, "tolerance": tolerance,
     }  # fmt: skip
 
 
@@ -120,6 +137,32 @@ def better() -> dict[str, Any]:
         },
         "keywords": {"words": ["Veltrimab", "Orlotek", "Mistvale", "Quenby Hall", "Zarodine", "Korrigan"],
                      "before": {"hits": 12, "total": 80}, "after": {"hits": 71, "total": 80}},
+        "probes": [
+            probe("no speech", "text on 7 → 9 of 24 windows without speech", "unproven", 29.2, (8.3, -9.6, 26.3)),
+            probe("long-form", "36.7 → 26.0 % WER on 7 files of a minute and more", "passed", 36.7,
+                  (-10.7, -18.8, -1.8), "WER", 1.0),
+            probe("prompt", "7 → 5 errors on 24 keywords in the prompt", "passed", 29.2, (-8.3, -32.5, 13.2)),
+            {"name": "language", "change": "not tried: there are no test clips", "status": "information"},
+            {"name": "style", "change": "all capitals 0 → 0 %", "status": "information"},
+        ],
+        "free": [
+            {"name": "tiny.en with 40 keywords as prompt", "rate": 41.0, "matches": False,
+             "difference_to_tuned": difference(16.1, 12.0, 20.3)},
+            {"name": "base.en", "rate": 25.6, "matches": True, "difference_to_tuned": difference(0.7, -1.9, 3.3)},
+        ],
+        "tradeoff": {
+            "curve": [{"share": share, "dev": 44.0 - 19 * share, "guards": {"read-en": 4.1 + share}}
+                      for share in (0.0, 0.5, 0.7, 1.0)],
+            "chosen": 0.7, "reason": "keeps 73 % of the gain on dev, forgets less",
+        },
+        "slices": {
+            "snr": [{"value": f"value {n}", "clips": n + 1, "words": 10 * n, "before": 43.0, "after": 25.0,
+                     "difference": difference(-18.0, -25.0, -11.0)} for n in range(14)],
+            "recorded_on": [{"value": "a phone", "clips": 4, "words": 31, "before": 20.0, "after": 22.0,
+                             "difference": {"point": 2.0, "low": None, "high": None}}],
+        },
+        "confusions": [{"said": "kite", "heard": "cat", "before": 4, "after": 1}],
+        "speed": {"before": {"seconds": 61.0, "rtf": 0.1017}, "after": {"seconds": 59.0, "rtf": 0.0983}},
         "curves": {
             "loss": [[n, 0.42 + 2.1 * math.exp(-n / 14) + 0.09 * math.sin(n * 2.3)] for n in range(1, 94)],
             "dev_wer": [[0, 44.0], [8, 37.1], [16, 31.0], [24, 28.2], [32, 26.1], [40, 25.0], [48, 25.3],
@@ -144,7 +187,7 @@ def better() -> dict[str, Any]:
             "versions": {"whispertune": "0.1.0", "torch": "2.13.0+cpu", "transformers": "5.24.0"},
             "machine": "2 cores, 24 GB, no GPU",
         },
-        "time": {"baseline_s": 143.0, "training_s": 400.0, "evaluation_s": 150.0, "total_s": 720.0},
+        "time": {"baseline_s": 143.0, "labels_s": 9.0, "alternatives_s": 0.0, "training_s": 400.0, "evaluation_s": 150.0, "total_s": 720.0},
         "next": "whispertune export runs/child-1 --format hf --to child-en-tiny",
         "notes": ["The general speech of calls-en is unproven: 31 recordings are too few."],
     }  # fmt: skip
@@ -174,8 +217,21 @@ def no_difference() -> dict[str, Any]:
         "verdict": "no_difference", "before": 43.2, "after": 42.8, "guards": [],
         "difference": difference(-0.4, -2.1, 1.3, 9, "clip"),
         "sentence": "NO MEASURABLE DIFFERENCE for this voice.", "reasons": [],
-        "speaks_for": "this voice", "keywords": None, "notes": ["the speech is synthetic"],
+        "words_to_decide": 25_812, "speaks_for": "this voice", "keywords": None, "notes": ["the speech is synthetic"],
     }  # fmt: skip
+
+
+def lost() -> dict[str, Any]:
+    """Worse by a probe alone: prompts no longer help."""
+    report = better() | {"verdict": "worse", "notes": []}
+    report["probes"][2] = probe(
+        "prompt", "5 → 15 errors on 24 keywords in the prompt", "failed", 20.8, (41.7, 18.2, 61.0)
+    )
+    report["sentence"] = (
+        "WORSE: it got better on your clips (these 64 speakers, 43.2 → 24.9 % WER), but prompt got worse: "
+        "5 → 15 errors on 24 keywords in the prompt, tolerance +20. Keep the base model."
+    )
+    return report
 
 
 def audio() -> dict[str, bytes]:
@@ -223,7 +279,7 @@ def page(report: dict[str, Any], sounds: dict[str, bytes] | None = None) -> Page
     return Page(render_page(report, audio() if sounds is None else sounds))
 
 
-SAMPLES = {"better": better, "worse": worse, "no_difference": no_difference}
+SAMPLES = {"better": better, "worse": worse, "lost": lost, "no_difference": no_difference}
 
 
 def blanked(tree: Any, value: Any) -> Any:
@@ -353,10 +409,17 @@ def test_a_large_recipe_is_folded_under_its_dotted_names():
             "Keep using tiny.en as it was.",
         ),
         (
+            lost,
+            "Worse on prompts",
+            "On the speech it was tuned for, tiny.en went from 43.2 to 24.9 mistakes for every 100 words. "
+            "Prompts, which it must not lose: 5 → 15 errors on 24 keywords in the prompt. "
+            "Keep using tiny.en as it was.",
+        ),
+        (
             no_difference,
             "No measurable difference for this voice",
             "For every 100 words, tiny.en made 43.2 mistakes. After tuning it makes 42.8. "
-            "Chance alone can explain a difference like that.",
+            "Chance alone can explain a difference like that. About 26,000 more words would decide it.",
         ),
     ],
 )
@@ -367,6 +430,30 @@ def test_the_verdict_comes_first_and_in_plain_words(sample, heading, lead):
     assert shown.text("h1") == heading
     assert shown.text("title").startswith(heading.split(" for ")[0].split(" on ")[0])
     assert lead in shown.text("header")
+
+
+def test_what_was_lost_is_what_the_bars_show():
+    shown = page(lost())
+    assert "Before 20.8\u202f% After 62.5\u202f%".replace("\u202f", " ") in shown.text("header")
+    assert (
+        "Share of tries that went wrong on prompts. Lower is better. "
+        "Difference +41.7 points, 95 % interval [+18.2, +61.0]." in shown.text("header")
+    )
+    assert "in the prompt lost +41.7 points [+18.2, +61.0] allowed +20.0" in shown.text("main")
+
+
+def test_a_guard_is_not_said_twice():
+    report = better()
+    report["guards"][0]["sentence"] = "read-en: 4.1 → 4.3 %, within +1"
+    report["guards"][1]["sentence"] = "calls-en: 16.1 → 17.4 %, not proven to be within +1"
+    report["sentence"] += " Guard calls-en: 16.1 → 17.4 %, not proven to be within +1."
+    text = page(report).text()
+    assert text.count("read-en: 4.1 → 4.3 %, within +1.") == text.count("calls-en: 16.1 → 17.4 %") == 1
+
+
+def test_figures_stay_on_one_line():
+    text = unbroken("39.3 → 27.5 % WER, −11.8 points [−15.9, −8.0], 20 clips")
+    assert text == "39.3\u00a0→\u00a027.5\u00a0% WER, −11.8\u00a0points [−15.9,\u00a0−8.0], 20 clips"
 
 
 def test_worse_on_its_own_goal_recommends_the_model_as_it_was():
@@ -385,7 +472,8 @@ def test_the_numbers_are_on_the_page_with_units_and_a_true_minus():
         "95 % of 10,000 redrawings of the same speech gave. For the goal, 64 speakers were redrawn, and",
         "the tuned model made fewer mistakes in all of those draws. The dashed mark",
         "guard, passed", "guard, unproven", "allowed +1.0", "71 of 80", "88.8\u202f%",
-        "12 min in all", "baseline 2 min 23 s", "training 6 min 40 s",
+        "Difference −18.3\u202fpoints, 95 % interval [−21.0, −15.7].", "7 more counts",
+        "12 min in all: baseline 2 min 23 s, labels 9 s, training 6 min 40 s, evaluation 2 min 30 s",
         "learning rate 2e-05 default of tiny.en, full fine-tuning", "train.learning_rate 2e-05",
         "temperature [0.0, 0.2, 0.4]", "english-1", "whispertune export runs/child-1",
         "773 clips, 0.75 h", "2 cores, 24 GB, no GPU", "best, step 40: 25.0",
@@ -395,12 +483,39 @@ def test_the_numbers_are_on_the_page_with_units_and_a_true_minus():
     assert "undefined" not in text
 
 
+def test_what_was_kept_what_was_free_and_where_it_helps():
+    text = page(better()).text()
+    for shown in (
+        "Silence Does it write nothing where nobody speaks? text on 7 → 9 of 24 windows without speech not proven "
+        "+8.3\u202fpoints [−9.6, +26.3] allowed +20.0",
+        "36.7 → 26.0 % WER on 7 files of a minute and more kept −10.7\u202fpoints [−18.8, −1.8] allowed +1.0",
+        "7 → 5 errors on 24 keywords in the prompt kept",
+        "Languages not tried: there are no test clips not judged",
+        "Case and punctuation all capitals 0 → 0 % not judged",
+        "tiny.en with 40 keywords as prompt 41.0\u202f% worse than tuning: +16.1\u202fpoints [+12.0, +20.3]",
+        "base.en 25.6\u202f% not measurably worse than tuning: +0.7\u202fpoints [−1.9, +3.3]",
+        "at 70 % of the way from the base to the tuned weights: keeps 73 % of the gain on dev, forgets less.",
+        "delivered, 70: 30.7 %", "read-en, the half that chose, %",
+        "SNR 12 values", "Recorded on 1 value", "a phone 4 clips, 31 words 20.0 → 22.0\u202f% +2.0\u202fpoints",
+        "kite cat 4× 1×", "0.102 → 0.098 s of decoding for a second of speech", "Lost at the end",
+    ):  # fmt: skip
+        assert re.sub(r"\s+", " ", shown) in text, shown
+    assert "value 13" in text and "value 1 " not in text, "those with most words"
+
+
+@pytest.mark.parametrize(("goal", "metric", "name"), [("keywords", "KER", "keyword"), ("slice:age=8", "WER", "word")])
+def test_goals_that_are_no_rate_of_all_clips(goal, metric, name):
+    report = {**better(), "goal": goal}
+    report["difference"]["metric"] = metric
+    assert f"{name.capitalize()} error rate on 169 test clips" in page(report).text()
+
+
 def test_an_undefined_character_error_rate_is_shown_as_such():
     assert "Character error rate undefined undefined undefined" in page(no_difference()).text("table")
 
 
 def test_the_drawing_puts_zero_points_and_tolerance_on_one_axis():
-    html = render_page(worse(), {})
+    html = render_page(worse() | {"probes": []}, {})
     zero = {float(x) for x in re.findall(r'class="zero" x1="([\d.]+)%"', html)}
     tolerance = float(re.search(r'class="tolerance" x1="([\d.]+)%"', html)[1])
     goal, guard = (float(x) for x in re.findall(r'class="point" cx="([\d.]+)%"', html))
@@ -421,7 +536,7 @@ def test_clips_carry_their_differences_and_a_player_where_there_is_audio():
 
 
 def test_a_long_curve_is_averaged_and_a_gap_parts_it():
-    report = better()
+    report = {**better(), "tradeoff": None}
     report["curves"]["loss"] = [[n, 1.0 + n % 2] for n in range(4000)]
     report["curves"]["dev_wer"] = [[0, 40.0], [1000, 30.0], [2000, None], [3000, 26.0], [3999, 25.0]]
     report["curves"]["best_step"] = 3999

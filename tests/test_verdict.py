@@ -227,6 +227,20 @@ def test_guards_are_judged_together():
     assert [g.status for g in judged(doubtful, GUARDS["failed"])] == ["failed", "failed"]
 
 
+@pytest.mark.parametrize("goal, status", [("better", "failed"), ("worse", "failed"), ("no_difference", "unproven")])
+def test_beside_a_goal_that_shows_nothing_a_guard_needs_a_tenth_of_the_chance(goal, status):
+    """Its 95 % interval excludes 0 all the same, and is shown."""
+    doubtful = difference(3.0, 0.4, 5.6, p_worse=0.01)
+    (guard,) = guards = judge_guards([Guard("read-en", doubtful, 1.0)], GOALS[goal])
+    assert guard.status == status
+    verdict = judge(GOALS[goal], guards).verdict
+    assert verdict == ("worse" if status == "failed" else "no_difference")
+    certain = replace(doubtful, p_worse=0.0024)
+    assert judge_guards([Guard("read-en", certain, 1.0)], GOALS[goal])[0].status == "failed"
+    two = judge_guards([Guard("read-en", certain, 1.0), Guard("more", certain, 1.0)], GOALS["no_difference"])
+    assert [each.status for each in two] == ["unproven", "unproven"], "tried together"
+
+
 def test_small_numbers_are_not_shown_as_zero():
     sentence = judge(difference(-0.2, -0.41, -0.03)).sentence
     assert "difference −0.20 points [−0.41, −0.03]" in sentence

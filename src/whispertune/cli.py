@@ -8,6 +8,7 @@ import signal
 import sys
 import warnings
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -16,6 +17,7 @@ import typer
 import whispertune
 from whispertune import recipe as recipes
 from whispertune.backends.local import LocalBackend
+from whispertune.clip import counted
 from whispertune.errors import MachineError, UsageError, WhispertuneError
 from whispertune.project import chosen_recipe, require_model_and_corpus
 from whispertune.recipe import Recipe, keys
@@ -194,8 +196,8 @@ def check(
     show_findings(terminal, findings)
     warnings = sum(finding.severity == "warn" for finding in findings)
     minutes = opened.duration_s / 60
-    found = f"{len(rejected)} rejected at import, {warnings} warnings"
-    terminal.line("check", f"{len(opened.clips)} clips, {minutes:.1f} min; {found}")
+    found = f"{len(rejected)} rejected at import, {counted(warnings, 'warning')}"
+    terminal.line("check", f"{counted(len(opened.clips), 'clip')}, {minutes:.1f} min; {found}")
     terminal.next(f"whispertune train {shlex.quote(corpus)} --model tiny.en")
     terminal.data([_as_dict(finding) for finding in findings])
     if rejected or warnings:
@@ -294,6 +296,10 @@ def eval_(
         str, typer.Argument(help="Corpus or source: its test clips, or all where it has none.")
     ],
     baseline: Annotated[str | None, typer.Option(help="MODEL to compare with.")] = None,
+    transcripts: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="JSONL to write: each clip's text and word errors."),
+    ] = None,
     goal: Goal = None,
     keywords: Keywords = None,
     normalizer: Spelling = None,
@@ -308,6 +314,7 @@ def eval_(
     settings = chosen_recipe(None, options | _judging(goal, keywords, normalizer), assignments)
     folder = _corpus(terminal, corpus, settings.model.language)
     arguments = {"model": model, "corpus": str(folder), "baseline": baseline, "recipe": settings.model_dump()}
+    arguments["transcripts"] = str(transcripts) if transcripts else None
     found = _followed(terminal, "evaluate", **arguments)
     if baseline is None:
         for name, scores in found["sets"].items():
@@ -326,8 +333,12 @@ def eval_(
 @app.command()
 def compare(
     systems: Annotated[
-        list[Path], typer.Argument(metavar="SYSTEM", help="What is compared, 2 or more; the first is stock.")
+        list[str], typer.Argument(metavar="SYSTEM", help="What is compared, 2 or more; the first is stock.")
     ],
+    on_corpus: Annotated[
+        str | None,
+        typer.Option(metavar="CORPUS", help="The systems are MODELs, tried on its test clips, or on all."),
+    ] = None,
     transcripts: Annotated[
         bool,
         typer.Option(
@@ -348,34 +359,36 @@ def compare(
         str | None,
         typer.Option(help="wer or cer. Unset: cer for languages written without spaces, else wer."),
     ] = None,
+    normalizer: Spelling = None,
     language: Annotated[
-        str | None, typer.Option(help="Language code of clips for which no file states one.")
+        str | None, typer.Option(help="Language code of clips for which nothing states one.")
     ] = None,
-    to: Annotated[Path, typer.Option("--to", help="Folder for compare.html and compare.json.")] = Path(
-        "compare"
-    ),
+    device: Device = None,
+    to: Annotated[
+        Path, typer.Option("--to", help="Folder for compare.html, compare.json and what the models said.")
+    ] = Path("compare"),
+    assignments: Set = None,
     as_json: Json = False,
 ) -> None:
     """Rank systems on the same clips, and say which differences are beyond chance; exit code 3 if two
     compare worse."""
     from whispertune.compare_page import write_comparison
-    from whispertune.comparison import compare_transcripts
     from whispertune.report_figures import in_points, interval, percent
-    from whispertune.scoring.references import read_references
-    from whispertune.scoring.transcripts import read_transcripts
 
-    if not transcripts:
-        hint = "whispertune compare --transcripts STOCK.jsonl TUNED.jsonl"
-        raise UsageError("compared on which speech? --transcripts is missing", hint)
+    if transcripts == (on_corpus is not None):
+        raise UsageError(
+            "compared on which speech? give one of --on-corpus and --transcripts",
+            "whispertune compare tiny.en runs/mine --on-corpus CORPUS",
+        )
     terminal = Terminal(as_json)
-    said = read_references(references) if references else None
-    found = compare_transcripts(
-        [read_transcripts(path, said) for path in systems],
-        goal=goal,
-        language=chosen_recipe(None, {"model.language": language}).model.language,
-        workers=os.cpu_count() or 1,
-        progress=lambda done, total: terminal.progress("compare", done, total),
-    )
+    options = {"model.language": language, "machine.device": device, **_judging(goal, None, normalizer)}
+    settings = chosen_recipe(None, options, assignments)
+    if on_corpus is not None:
+        corpus = str(_corpus(terminal, on_corpus, settings.model.language))
+        arguments = {"models": systems, "corpus": corpus, "to": str(to), "recipe": settings.model_dump()}
+        found = _followed(terminal, "compare", **arguments)
+    else:
+        found = _compared(terminal, list(map(Path, systems)), references, settings)
     terminal.end()
     page = write_comparison(found, to)
     if "verdict" in found:
@@ -401,7 +414,9 @@ def compare(
     for note in found["notes"]:
         terminal.line("", note)
     terminal.line("page", str(page), wrap=False)
-    words = ["whispertune", "compare", "--transcripts", *map(str, systems), "--to", str(to)]
+    words = ["whispertune", "compare", *(["--transcripts"] if transcripts else []), *systems]
+    words += ["--on-corpus", on_corpus] if on_corpus else []
+    words += ["--to", str(to)]
     words += ["--references", str(references)] if references else []
     words += ["--language", language] if language else []
     terminal.next(shlex.join([*words, "--goal", "wer" if rate == "cer" else "cer"]))
@@ -586,6 +601,28 @@ def _corpus(terminal: Terminal, source: str, language: str | None) -> Path:
     if summary is not None:
         show_import(terminal, summary)
     return folder.absolute()  # a run is asked again from other folders
+
+
+def _compared(
+    terminal: Terminal, systems: list[Path], references: Path | None, settings: Recipe
+) -> dict[str, Any]:
+    """Transcripts made elsewhere, compared without torch."""
+    from whispertune.comparison import compare_transcripts
+    from whispertune.scoring.normalize import normalizer_for, read_rules
+    from whispertune.scoring.references import read_references
+    from whispertune.scoring.transcripts import read_transcripts
+
+    said = read_references(references) if references else None
+    rules = read_rules(Path(settings.eval.normalizer)) if settings.eval.normalizer else None
+    return compare_transcripts(
+        [read_transcripts(path, said) for path in systems],
+        goal=settings.eval.goal,
+        language=settings.model.language,
+        normalizer_of=partial(normalizer_for, rules=rules),
+        resamples=settings.eval.resamples,
+        workers=os.cpu_count() or 1,
+        progress=lambda done, total: terminal.progress("compare", done, total),
+    )
 
 
 def _with_corpora(terminal: Terminal, chosen: Recipe) -> Recipe:

@@ -18,7 +18,8 @@ from whispertune.report_figures import (
     number,
     percent,
 )
-from whispertune.report_page import ENVIRONMENT, MEASURES, VERDICTS, Bar, Measure, flat, stretches
+from whispertune.report_page import ENVIRONMENT, MEASURES, VERDICTS, Measure, stretches
+from whispertune.report_tables import Bar, flat, more_speech
 from whispertune.run import write_atomically, write_json
 
 
@@ -121,7 +122,7 @@ def _lead(comparison: dict[str, Any], measure: Measure) -> list[str]:
     verdict = comparison.get("verdict")
     if verdict == "no_difference":
         lines.append("Chance alone can explain a difference like that.")
-        if more := _more(others[0], goal):
+        if more := more_speech(others[0], measure.counted):
             lines.append(f"{more[0].upper()}{more[1:]}.")
     if verdict == "worse":
         lines.append(f"Keep using {stock['name']}.")
@@ -130,16 +131,6 @@ def _lead(comparison: dict[str, Any], measure: Measure) -> list[str]:
 
 def _rate(system: dict[str, Any], goal: str) -> str:
     return number(system[goal], 1)
-
-
-def _more(system: dict[str, Any], goal: str) -> str:
-    """How much more speech would decide a difference; nothing where it is decided or no amount would."""
-    words = system.get("words_to_decide")
-    if not words:
-        return ""
-    digits = max(0, len(str(words)) - 2)  # two figures say all that is known
-    unit = "characters" if goal == "cer" else "words"
-    return f"about {number(round(words, -digits))} more {unit} would decide it"
 
 
 def _bars(comparison: dict[str, Any]) -> list[tuple[Bar, bool]]:
@@ -168,7 +159,7 @@ def _forest_entry(stock: dict[str, Any], system: dict[str, Any], goal: str) -> d
         "before": stock.get(goal),
         "after": system.get(goal),
         "difference": system.get("difference"),
-        "note": _more(system, goal),
+        "note": more_speech(system, MEASURES[goal].counted),
     }
 
 
@@ -214,7 +205,7 @@ def _pair(pair: dict[str, Any], goal: str) -> dict[str, str]:
     found = pair.get("difference") or {}
     low, high = (_or_inf(found.get(end)) for end in ("low", "high"))
     bounded = math.isfinite(low) and math.isfinite(high)
-    note = "" if pair.get("better") else _more(pair, goal)
+    note = "" if pair.get("better") else more_speech(pair, MEASURES[goal].counted)
     if not pair.get("better") and bounded and (high < 0 or low > 0):
         note = "beyond chance only if it were the one pair"
     return {

@@ -115,7 +115,7 @@ class TrainSection(_Section):
     share: Annotated[float, Field(gt=0, le=1)] | Literal["auto", "recover"] = Field(
         "auto",
         description="How far from the base to the tuned weights the delivered model lies (WiSE-FT's alpha): "
-        "less forgets less. auto: the least that keeps seven tenths of the gain on dev. recover: the best "
+        "less forgets less. auto: 0.7, or as much more as keeps 70 % of the gain on dev. recover: the best "
         "on dev that keeps half of each guard's speakers within tolerance; the other half is reported.",
     )
     rehearsal_share: float = Field(

@@ -1,14 +1,16 @@
 """From transcripts before and after to report.json: scores, verdict, and the clips that changed most."""
 
+import json
 import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from whispertune.clip import Clip
+from whispertune.errors import DataError
 from whispertune.plan import Plan
 from whispertune.recipe import Recipe
-from whispertune.run import Run
+from whispertune.run import Run, write_atomically
 from whispertune.scoring.align import (
     ClipScore,
     Counts,
@@ -92,7 +94,8 @@ def compare_sets(
         [
             *(Guard(name, compared(name, clips[name], guard_rate), terms.tolerance) for name in guards),
             *(probe.guard for probe in probes if probe.guard),
-        ]
+        ],
+        difference,
     )
     judgement = judge(
         difference, judged_together[: len(guards)], terms.goal.name, judged_together[len(guards) :]
@@ -190,6 +193,24 @@ def dev_wer(references: Sequence[str], hypotheses: Sequence[str], languages: Seq
     for reference, hypothesis, language in zip(references, hypotheses, languages, strict=True):
         total += score_clip("", reference, hypothesis, normalizer_for(language or "en")).words
     return 100.0 if total.percent is None else total.percent
+
+
+def write_transcripts(path: Path, clips: Sequence[Clip], rows: Rows, terms: Terms) -> None:
+    """One system's transcripts as JSONL, a clip a line with its word errors, for `compare --transcripts`.
+
+    Raises:
+        DataError: the file cannot be written.
+    """
+    lines = []
+    for clip, row, score in zip(clips, rows, terms.scored(rows), strict=True):
+        about = {"file_name": clip.file_name, "speaker": clip.speaker, "recording": clip.recording}
+        counts = {"words": score.words.reference_length, "word_errors": score.words.errors}
+        lines.append(json.dumps({**row, **about, **counts}, ensure_ascii=False))
+    try:
+        write_atomically(path, "".join(f"{line}\n" for line in lines))
+    except OSError as error:
+        what = f"cannot write {path}: {error.strerror}"
+        raise DataError(what, "name a file in a folder that is there") from None
 
 
 def has_words(texts: Sequence[str], languages: Sequence[str | None]) -> bool:

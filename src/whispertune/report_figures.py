@@ -4,11 +4,13 @@ Everything here is sums and text; the templates draw it.
 """
 
 import math
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeGuard
 
 MINUS = "−"
+NO_BREAK_SPACE = "\u00a0"
 THIN_SPACE = "\u202f"
 
 SHOWN_POINTS = 400
@@ -18,7 +20,7 @@ SHOWN_POINTS = 400
 # Numbers --------------------------------------------------------------------------------------------------
 
 
-def defined(value: object) -> bool:
+def defined(value: object) -> TypeGuard[float]:
     """Whether `value` is a finite number: an error rate without reference words is not."""
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
@@ -46,6 +48,11 @@ def in_points(value: Any) -> str:
 def interval(low: float, high: float) -> str:
     """`[−21.0, −15.7]`."""
     return f"[{number(low, 1, sign=True)}, {number(high, 1, sign=True)}]"
+
+
+def unbroken(text: str) -> str:
+    """`text` whose figures stay on one line: `39.3 → 27.5 %`, `−11.8 points`, `[−15.9, −8.0]`."""
+    return re.sub(r" (?=[→%]|points)|(?<=→) |(?<=\d,) (?=[+−]?\d+(\.\d+)?\])", NO_BREAK_SPACE, text)
 
 
 def duration(seconds: Any) -> str:
@@ -117,6 +124,7 @@ class ForestRow:
     """`better` or `worse` where the interval lies on one side of zero."""
     status: str = ""
     tolerance: float | None = None
+    """Where the interval of what must not get worse has to end."""
     allowed: str = ""
     note: str = ""
 
@@ -138,8 +146,8 @@ def intervals(entries: list[dict[str, Any]]) -> Forest:
     """Intervals on one axis, a row each.
 
     Args:
-        entries: `name`, `kind`, `before`, `after`, `difference` {`point`, `low`, `high`}, perhaps a `note`; a
-            guard also `status` and `tolerance`.
+        entries: `name`, `kind`, `before`, `after`, `difference` {`point`, `low`, `high`}, perhaps a `note`;
+            what must not get worse, a guard or a probe, also `status` and `tolerance`.
     """
     differences = [entry.get("difference") or {} for entry in entries]
     values = [difference.get(key) for difference in differences for key in ("point", "low", "high")]
@@ -153,7 +161,7 @@ def intervals(entries: list[dict[str, Any]]) -> Forest:
     def row(entry: dict[str, Any], difference: dict[str, Any]) -> ForestRow:
         point, low, high = (difference.get(key) for key in ("point", "low", "high"))
         bounded = defined(low) and defined(high)
-        is_guard = entry["kind"] == "guard"
+        must_not_rise = "status" in entry
         tolerance = entry.get("tolerance")
         return ForestRow(
             name=entry["name"],
@@ -165,9 +173,9 @@ def intervals(entries: list[dict[str, Any]]) -> Forest:
             difference=in_points(point),
             tone="" if not bounded else "better" if high < 0 else "worse" if low > 0 else "",
             interval=interval(low, high) if bounded else "interval undefined",
-            status=entry["status"] if is_guard else "",
-            tolerance=at(tolerance) if is_guard else None,
-            allowed=number(tolerance, 1, sign=True) if is_guard else "",
+            status=entry.get("status") or "",
+            tolerance=at(tolerance) if must_not_rise else None,
+            allowed=number(tolerance, 1, sign=True) if must_not_rise else "",
             note=entry.get("note") or "",
         )
 
@@ -194,6 +202,7 @@ class Chart:
     averaged: int
     """Values that one point is the mean of; 1 where all are drawn."""
     summary: str
+    x_name: str
     width: int
     height: int
     left: int
@@ -224,7 +233,15 @@ def _averaged(points: list[list[float]], size: int) -> list[list[float]]:
     return [[sum(column) / len(group) for column in zip(*group, strict=True)] for group in groups]
 
 
-def chart(title: str, unit: str, points: list[list[float]], best_step: Any, dots: bool) -> Chart:
+def chart(
+    title: str,
+    unit: str,
+    points: list[list[float]],
+    best_step: Any,
+    dots: bool,
+    x_name: str = "optimizer step",
+    mark: str = "best, step",
+) -> Chart:
     """A curve through `points` ([step, value] each), the best step marked; `dots` for exact values."""
     size = math.ceil(len(points) / SHOWN_POINTS) or 1
     runs = [_averaged(run, size) for run in _runs(points)]
@@ -245,7 +262,7 @@ def chart(title: str, unit: str, points: list[list[float]], best_step: Any, dots
     if defined(best_step) and drawn and x_axis.low <= best_step <= last_step:
         value = dict(points).get(best_step) if dots else None
         value = value if defined(value) else None
-        label = f"best, step {number(best_step)}" + (f": {number(value, 1)}" if value is not None else "")
+        label = f"{mark} {number(best_step)}" + (f": {number(value, 1)}" if value is not None else "")
         best = (x(best_step), y(value) if value is not None else None, label)
     return Chart(
         title, unit,
@@ -257,5 +274,6 @@ def chart(title: str, unit: str, points: list[list[float]], best_step: Any, dots
         best=best,
         averaged=size,
         summary=f"from {drawn[0][1]:.3g} to {drawn[-1][1]:.3g}" if drawn else "",
+        x_name=x_name,
         width=WIDTH, height=HEIGHT, left=_LEFT, right=_RIGHT, top=_TOP, bottom=_BOTTOM,
     )  # fmt: skip

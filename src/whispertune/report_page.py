@@ -5,23 +5,39 @@ computed here; how they look is in `templates/`. Every text comes from data and 
 """
 
 import base64
-import json
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import jinja2
 
 from whispertune.report_figures import (
-    THIN_SPACE,
+    Chart,
     chart,
     defined,
     difference,
     duration,
     forest,
+    in_points,
+    interval,
     number,
     percent,
+    unbroken,
+)
+from whispertune.report_tables import (
+    PROBE_NAMES,
+    bars,
+    flat,
+    free_rows,
+    kept,
+    keywords,
+    more_speech,
+    set_table,
+    slice_tables,
 )
 
+SHOWN_CONFUSIONS = 8
+"""More of them are folded."""
 SHOWN_WORDS = 24
 """Words of one stretch that a word difference shows; a loop would otherwise fill the page."""
 
@@ -38,6 +54,7 @@ class Measure:
 MEASURES = {
     "wer": Measure("WER", "word error rate", "words"),
     "cer": Measure("CER", "character error rate", "characters"),
+    "ker": Measure("KER", "keyword error rate", "keywords"),
 }
 VERDICTS = {"better": "Better", "no_difference": "No measurable difference", "worse": "Worse"}
 
@@ -54,15 +71,22 @@ def render_page(report: dict[str, Any], audio: dict[str, bytes]) -> str:
     return ENVIRONMENT.get_template("report.html.j2").render(
         report=report,
         settings=settings,
-        measure=MEASURES[report["goal"]],
+        measure=_measure(report),
         heading=_heading(report),
         lead=_lead(report),
-        # The bars show what the heading speaks of: what was forgotten, where that made the verdict.
-        forgotten=_failed_guards(report)[0]["name"] if _forgot(report) else None,
-        bars=_bars(_failed_guards(report)[0] if _forgot(report) else report),
+        bars=bars(_shown(report)),
+        caption=_caption(report),
+        guards=_guards_unsaid(report),
         forest=forest(report),
-        sets=[_set_table(name, values, report) for name, values in (report.get("sets") or {}).items()],
-        keywords=_keywords(report.get("keywords")),
+        sets=[set_table(name, values, report) for name, values in (report.get("sets") or {}).items()],
+        keywords=keywords(report.get("keywords")),
+        kept=kept(report.get("probes")),
+        free=free_rows(report),
+        tradeoff=_tradeoff(report.get("tradeoff")),
+        slices=slice_tables(report.get("slices")),
+        confusions=(report.get("confusions") or []),
+        shown_confusions=SHOWN_CONFUSIONS,
+        spent=_spent(report.get("time") or {}),
         charts=[
             chart("Training loss", "nats per token", curves.get("loss") or [], best, dots=False),
             chart("Word error rate on dev", "%", curves.get("dev_wer") or [], best, dots=True),
@@ -76,29 +100,66 @@ def render_page(report: dict[str, Any], audio: dict[str, bytes]) -> str:
     )
 
 
+def _measure(report: dict[str, Any]) -> Measure:
+    """What the goal counts; a goal may be a slice, or keywords."""
+    metric = (report.get("difference") or {}).get("metric") or report["goal"]
+    return MEASURES[metric.lower()]
+
+
 # The verdict in words -------------------------------------------------------------------------------------
 
 
-def _failed_guards(report: dict[str, Any]) -> list[dict[str, Any]]:
-    return [guard for guard in report.get("guards") or [] if guard["status"] == "failed"]
+def _lost(report: dict[str, Any], kind: str) -> list[dict[str, Any]]:
+    """The failed ones among the `guards` or the `probes`."""
+    return [each for each in report.get(kind) or [] if each.get("status") == "failed"]
 
 
 def _forgot(report: dict[str, Any]) -> bool:
-    """Worse only because of a guard: the goal's own interval does not lie above zero."""
+    """Worse only because of what was lost: the goal's own interval does not lie above zero."""
     low = (report.get("difference") or {}).get("low")
-    return report["verdict"] == "worse" and bool(_failed_guards(report)) and not (defined(low) and low > 0)
+    lost = _lost(report, "guards") or _lost(report, "probes")
+    return report["verdict"] == "worse" and bool(lost) and not (defined(low) and low > 0)
+
+
+def _shown(report: dict[str, Any]) -> dict[str, Any]:
+    """What the heading speaks of: the goal, or what was lost first, where that made the verdict."""
+    return [*_lost(report, "guards"), *_lost(report, "probes")][0] if _forgot(report) else report
+
+
+def _caption(report: dict[str, Any]) -> list[str]:
+    """What the bars are rates of, and how far apart they are."""
+    shown, measure = _shown(report), _measure(report)
+    found = shown.get("difference") or {}
+    low, high = found.get("low"), found.get("high")
+    if shown is report:
+        of = f"{number(report.get('clips'))} test clips, {number(report.get('words'))} words"
+    else:
+        of = PROBE_NAMES[shown["name"]].lower() if shown["name"] in PROBE_NAMES else shown["name"]
+    what = "share of tries that went wrong" if found.get("metric") == "share" else measure.name
+    lines = [f"{what[0].upper()}{what[1:]} on {of}. Lower is better."]
+    if defined(low) and defined(high):
+        lines.append(f"Difference {in_points(found.get('point'))}, 95 % interval {interval(low, high)}.")
+    return lines
+
+
+def _guards_unsaid(report: dict[str, Any]) -> list[str]:
+    """The sentences of the guards that the verdict's own sentence does not hold already."""
+    sentences = [guard.get("sentence") for guard in report.get("guards") or []]
+    return [each for each in sentences if each and each not in (report.get("sentence") or "")]
 
 
 def _heading(report: dict[str, Any]) -> tuple[str, str]:
     if _forgot(report):
-        return VERDICTS["worse"], "on " + " and ".join(guard["name"] for guard in _failed_guards(report))
+        names = [guard["name"] for guard in _lost(report, "guards")]
+        names += [PROBE_NAMES.get(each["name"], each["name"]).lower() for each in _lost(report, "probes")]
+        return VERDICTS["worse"], "on " + " and ".join(names)
     about = report.get("speaks_for")
     return VERDICTS[report["verdict"]], f"for {about}" if about else ""
 
 
 def _lead(report: dict[str, Any]) -> list[str]:
     """The verdict in sentences that need no knowledge of speech recognition."""
-    measure = MEASURES[report["goal"]]
+    measure = _measure(report)
     before, after = report.get("before"), report.get("after")
     model = ((report.get("settings") or {}).get("model") or {}).get("name") or "the model"
     if not (defined(before) and defined(after)):
@@ -115,117 +176,61 @@ def _lead(report: dict[str, Any]) -> list[str]:
         ]
         if report["verdict"] == "no_difference":
             lines.append("Chance alone can explain a difference like that.")
-    for guard in _failed_guards(report):
+            if more := more_speech(report, measure.counted):
+                lines.append(f"{more[0].upper()}{more[1:]}.")
+    for guard in _lost(report, "guards"):
         was, now = number(guard.get("before"), 1), number(guard.get("after"), 1)
         allowed = number(guard.get("tolerance"), 1, sign=True)
         lines.append(
             f"On {guard['name']}, which it must not forget, it went from {was} to {now}; "
             f"at most {allowed} was allowed."
         )
+    for probe in _lost(report, "probes"):
+        name = PROBE_NAMES.get(probe["name"], probe["name"])
+        lines.append(f"{name}, which it must not lose: {probe.get('change')}.")
     if report["verdict"] == "worse":
         lines.append(f"Keep using {model} as it was.")
     return lines
 
 
-@dataclass(frozen=True, slots=True)
-class Bar:
-    label: str
-    value: str
-    width: float
-    """Percent of the room there is."""
+_STAGES = {
+    "baseline_s": "baseline",
+    "labels_s": "labels",
+    "alternatives_s": "what would have been free",
+    "training_s": "training",
+    "delivery_s": "choice of the delivered weights",
+    "evaluation_s": "evaluation",
+}
 
 
-def _bars(shown: dict[str, Any]) -> list[Bar]:
-    """Bars for the `before` and `after` of a report or a guard."""
-    values = {"Before": shown.get("before"), "After": shown.get("after")}
-    longest = max((value for value in values.values() if defined(value)), default=0) or 1
-    return [
-        Bar(label, percent(value), 100 * value / longest if defined(value) else 0)
-        for label, value in values.items()
-    ]
+def _spent(time: dict[str, Any]) -> str:
+    """`12 min in all: baseline 2 min 23 s, training …`; a stage that took no time is left out."""
+    stages = [f"{name} {duration(time[key])}" for key, name in _STAGES.items() if time.get(key)]
+    return f"{duration(time.get('total_s'))} in all" + (": " if stages else "") + ", ".join(stages)
 
 
-# Tables ---------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class TableRow:
-    label: str
-    hint: str
-    before: str
-    after: str
-    change: str
-
-
-@dataclass(frozen=True, slots=True)
-class SetTable:
-    name: str
-    kind: str
-    clips: str
-    words: str
-    rows: list[TableRow]
-    shares: list[tuple[str, int, float]]
-    """(`better`, clips, percent of all), and so on for `same` and `worse`."""
-
-
-# key, label, what it means, whether it is a rate in percent (else a count)
-_ROWS = [
-    ("wer", "Word error rate", "", True),
-    ("cer", "Character error rate", "", True),
-    ("sentence_accuracy", "Sentences right", "without any error", True),
-    ("substitutions", "Substitutions", "a word taken for another", False),
-    ("deletions", "Deletions", "a word left out", False),
-    ("insertions", "Insertions", "a word nobody said", False),
-    ("loops", "Loops", "clips that repeat themselves", False),
-    ("empty", "Empty", "clips without any text", False),
-    ("over_100", "Over 100 %", "clips with more errors than words", False),
-    ("wer_without_loops", "WER without loops", "looping clips left out", True),
-    ("raw_wer", "Raw WER", "case and punctuation count", True),
-]
-
-
-def _set_table(name: str, values: dict[str, Any], report: dict[str, Any]) -> SetTable:
-    before, after = values.get("before") or {}, values.get("after") or {}
-    rows = []
-    for key, label, hint, is_rate in _ROWS:
-        show = percent if is_rate else number
-        change = difference(before.get(key), after.get(key))
-        moved = number(change, 1 if is_rate else 0, sign=True)
-        unit = f"{THIN_SPACE}pt" if is_rate and change is not None else ""
-        rows.append(TableRow(label, hint, show(before.get(key)), show(after.get(key)), moved + unit))
-    counts = [(label, values.get(f"clips_{label}")) for label in ("better", "same", "worse")]
-    total = sum(count for _, count in counts if defined(count))
-    guards = {guard["name"] for guard in report.get("guards") or []}
-    return SetTable(
-        name,
-        "guard" if name in guards else "",
-        number(after.get("clips")),
-        number(after.get("reference_words")),
-        rows,
-        [(label, count, 100 * count / total) for label, count in counts if defined(count)] if total else [],
-    )
-
-
-def _keywords(keywords: dict[str, Any] | None) -> dict[str, Any] | None:
-    if not keywords:
+def _tradeoff(found: dict[str, Any] | None) -> dict[str, Any] | None:
+    """How dev and the choosing halves of the guards fared on the way from the base to the tuned weights."""
+    if not found:
         return None
-    rows = []
-    for label in ("Before", "After"):
-        found = keywords.get(label.lower()) or {}
-        hits, total = found.get("hits"), found.get("total")
-        share = 100 * hits / total if defined(hits) and defined(total) and total else None
-        rows.append((Bar(label, percent(share), share or 0), f"{number(hits)} of {number(total)}"))
-    return {"rows": rows, "words": keywords.get("words") or []}
 
+    def hundredth(share: Any) -> float | None:
+        return 100 * share if defined(share) else None
 
-def flat(tree: Any, prefix: str = "") -> list[tuple[str, str]]:
-    """(`train.learning_rate`, `1e-05`), …: the names that `--set` takes."""
-    if isinstance(tree, dict):
-        start = f"{prefix}." if prefix else ""
-        return [pair for key, value in tree.items() for pair in flat(value, f"{start}{key}")]
-    if not prefix:
-        return []
-    return [(prefix, tree if isinstance(tree, str) else json.dumps(tree, ensure_ascii=False, default=str))]
+    points, chosen = found.get("curve") or [], hundredth(found.get("chosen"))
+
+    def drawn(title: str, value_of: Callable[[dict[str, Any]], Any]) -> Chart:
+        curve = [[hundredth(point["share"]), value_of(point)] for point in points]
+        words = {"x_name": "% of the way to the tuned weights", "mark": "delivered,"}
+        return chart(title, "%", curve, chosen, dots=True, **words)
+
+    guards = sorted({name for point in points for name in point["guards"]})
+    charts = [drawn("Word error rate on dev", lambda point: point["dev"])]
+    charts += [
+        drawn(f"{name}, the half that chose", lambda point, name=name: point["guards"].get(name))
+        for name in guards
+    ]
+    return {"charts": charts, "chosen": number(chosen), "reason": found["reason"]}
 
 
 # Clips ----------------------------------------------------------------------------------------------------
@@ -242,7 +247,7 @@ class Stretch:
 
 def _cut(words: str) -> str:
     parts = words.split()
-    if len(parts) <= SHOWN_WORDS:
+    if len(parts) <= 1.5 * SHOWN_WORDS:  # a few words are not worth the cut
         return words
     return f"{' '.join(parts[:SHOWN_WORDS])} … ({number(len(parts) - SHOWN_WORDS)} more words)"
 
@@ -283,4 +288,4 @@ ENVIRONMENT = jinja2.Environment(
     trim_blocks=True,
     lstrip_blocks=True,
 )
-ENVIRONMENT.filters.update(number=number, percent=percent, duration=duration)
+ENVIRONMENT.filters.update(number=number, percent=percent, duration=duration, unbroken=unbroken)

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from whispertune.clip import SAMPLE_RATE, WINDOW_SAMPLES
+from whispertune.comparison import compare_transcripts
 from whispertune.corpus import Corpus
 from whispertune.data.audio import decode
 from whispertune.data.split import capped
@@ -25,9 +26,11 @@ from whispertune.engine.transcribe import transcribe as transcribe_clips
 from whispertune.errors import DataError, ModelError, Refused, Stopped, UsageError
 from whispertune.folds import train_folds
 from whispertune.job import Job
+from whispertune.models_compared import costs, heard_by_models
 from whispertune.recipe import Recipe
-from whispertune.report import compare_sets, score_sets
+from whispertune.report import compare_sets, score_sets, write_transcripts
 from whispertune.run import Emit, Event, Run, line, read_json, write_atomically
+from whispertune.scoring.normalize import normalizer_for, read_rules
 from whispertune.scoring.terms import terms_of
 from whispertune.ship.card import card, unjudged_card
 from whispertune.ship.hf import export_hf, prove_hf
@@ -62,10 +65,20 @@ def train(
 
 
 def evaluate(
-    model: str, corpus: str, baseline: str | None, recipe: dict[str, Any], emit: Emit, should_stop: ShouldStop
+    model: str,
+    corpus: str,
+    baseline: str | None,
+    recipe: dict[str, Any],
+    emit: Emit,
+    should_stop: ShouldStop,
+    transcripts: str | None = None,
 ) -> dict[str, Any]:
     """Scores of a model on a corpus' test clips (all clips where there is no such split), and a verdict
-    against a baseline model where one is given."""
+    against a baseline model where one is given.
+
+    Args:
+        transcripts: a file for the model's transcripts, JSONL with the errors of each clip.
+    """
     settings = Recipe.model_validate(recipe)
     opened = Corpus.open(Path(corpus))
     clips = capped(opened.split("test") or opened.clips, settings.eval.test_minutes)
@@ -86,9 +99,36 @@ def evaluate(
     own = evaluation(model)
     terms = terms_of(settings.eval, clips, {clip.id: own.language_of(clip) for clip in clips})
     after = decoded(model)
+    if transcripts is not None:
+        write_transcripts(Path(transcripts), clips, after["sets"]["test"], terms)
     if baseline is None:
         return score_sets(after, terms)
     return compare_sets([("test", clips)], decoded(baseline), after, terms)
+
+
+def compare(
+    models: Sequence[str], corpus: str, to: str, recipe: dict[str, Any], emit: Emit, should_stop: ShouldStop
+) -> dict[str, Any]:
+    """compare.json of several models on a corpus' test clips (on all, where there are none); the first is
+    what the others are measured against."""
+    settings = Recipe.model_validate(recipe)
+    rules = read_rules(Path(settings.eval.normalizer)) if settings.eval.normalizer else None
+    systems = heard_by_models(
+        models,
+        Corpus.open(Path(corpus)),
+        settings,
+        _language_of,
+        Path(to) / "transcripts",
+        lambda name: _progress("compare", name, emit, should_stop),
+    )
+    found = compare_transcripts(
+        systems,
+        goal=settings.eval.goal,
+        normalizer_of=lambda language: normalizer_for(language or "en", rules),
+        resamples=settings.eval.resamples,
+    )
+    found["notes"] += costs(models)
+    return found
 
 
 def export(
@@ -217,6 +257,7 @@ def _progress(label: str, text: str, emit: Emit, should_stop: ShouldStop) -> Cal
 STEPS: dict[str, Callable[..., Any]] = {
     "train": train,
     "evaluate": evaluate,
+    "compare": compare,
     "export": export,
     "transcribe": transcribe,
     "demo": demo,

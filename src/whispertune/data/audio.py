@@ -14,7 +14,7 @@ from pathlib import Path
 import av
 import numpy as np
 
-from whispertune.clip import SAMPLE_RATE, Finding
+from whispertune.clip import SAMPLE_RATE, Finding, counted
 from whispertune.errors import DataError
 
 FULL_SCALE = 32_768
@@ -268,7 +268,7 @@ def _compare(duration_s: float, declared_s: float | None, errors: int, name: str
 
 def _damaged(name: str, duration_s: float, errors: int) -> Finding:
     return Finding(
-        "warn", name, "damaged", f"{errors} damaged packets skipped; {duration_s:.2f} s could be decoded"
+        "warn", name, "damaged", f"{counted(errors, 'damaged packet')} skipped; {duration_s:.2f} s could be decoded"
     )
 
 

@@ -147,9 +147,8 @@ def _records(path: Path) -> Iterator[tuple[int, dict[str, Any] | str]]:
         for record in reader:
             yield reader.line_num, _csv_record(record, len(reader.fieldnames or ()))
     except csv.Error as error:
-        raise DataError(
-            f"{path}:{reader.line_num + 1} cannot be read as a table: {error}", "is a quotation mark left open?"
-        ) from error
+        what = f"{path}:{reader.line_num + 1} cannot be read as a table: {error}"
+        raise DataError(what, "is a quotation mark left open?") from error
 
 
 _UTF_16 = (b"\xff\xfe", b"\xfe\xff")

@@ -159,6 +159,16 @@ def locate(source: ModelSource, *, weights: bool = True) -> tuple[Format, Path]:
     return ("ct2" if (folder / "model.bin").exists() else "hf"), folder
 
 
+def weights_size(source: ModelSource) -> int:
+    """Bytes of a model's weights on disk. Raises as `locate`."""
+    _, path = locate(source)
+    if path.is_file():
+        return path.stat().st_size
+    files = [file for pattern in _WEIGHT_FILES for file in path.glob(pattern)]
+    tensors = [file for file in files if file.suffix == ".safetensors"]
+    return sum(file.stat().st_size for file in tensors or files)
+
+
 # --- the Hub
 
 _TEXT_FILES = ("*.json", "*.txt")

@@ -147,11 +147,14 @@ def is_loop(hypothesis: str, reference: str = "") -> bool:
     itself less than half as long. Words are taken as written, less case and punctuation: in normalised text a
     "1,000,000,000" would be a run of nine noughts.
     """
-    heard, said = _bare_words(hypothesis), _bare_words(reference)
+    heard = _bare_words(hypothesis)
     words = _longest_repeat(heard)
+    characters = max((_longest_repeat(word) for word in heard if len(word) >= LOOP_CHARACTERS), default=0)
+    if words < LOOP_WORDS and characters < LOOP_CHARACTERS:
+        return False  # most texts: whether the reference repeats itself does not matter
+    said = _bare_words(reference)
     if words >= LOOP_WORDS and 2 * _longest_repeat(said) < words:
         return True
-    characters = max((_longest_repeat(word) for word in heard if len(word) >= LOOP_CHARACTERS), default=0)
     return characters >= LOOP_CHARACTERS and 2 * max(map(_longest_repeat, said), default=0) < characters
 
 
@@ -165,6 +168,8 @@ _PUNCTUATION = "".join(c for c in map(chr, range(0x3100)) if unicodedata.categor
 
 def _longest_repeat(sequence: Sequence[str]) -> int:
     """Length of the longest stretch that is one phrase `LOOP_REPEATS` times or more; 0 if there is none."""
+    if len(sequence) - len(set(sequence)) < LOOP_REPEATS - 1:
+        return 0  # a phrase in a row is at least its first word so often
     longest = 0
     for period in range(1, len(sequence) // LOOP_REPEATS + 1):
         run = 0

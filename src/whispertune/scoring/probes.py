@@ -50,7 +50,8 @@ NormalizerOf = Callable[[str | None], Normalizer]
 SHARE_TOLERANCE = 20.0
 """Points by which a share of windows or clips may grow: what 24 of them can prove. If none changes, the
 interval ends at +7.5; if one gets worse, at +14; if two do, at +20.4. A fifth of them is no small harm, but a
-failure takes more anyway: where five guards and probes are judged, eight that changed, all for the worse."""
+failure takes more anyway: where five guards and probes are judged, eight that changed, all for the worse, and
+eleven where the goal is undecided."""
 NO_SPEECH = 0.6
 """Above this probability of the no-speech token a window counts as silent …"""
 SILENT_LOG_PROBABILITY = -1.0
