@@ -110,7 +110,8 @@ class Job:
         out = len(self.corpus.rejected) + len(self.left_out)
         speaking = f", {speakers} speakers" if speakers > 1 else ""
         leaving = f"; {out} left out (rejected.jsonl, left_out.txt)" if out else ""
-        self.emit(line("check", f"{counted(len(train_clips), 'clip')} to train on, {_span(minutes)}{speaking}{leaving}"))
+        clips = counted(len(train_clips), "clip")
+        self.emit(line("check", f"{clips} to train on, {_span(minutes)}{speaking}{leaving}"))
         for named in lines[:SHOWN_FINDINGS]:
             self.emit(warning(f"left out: {named}"))
         if len(lines) > SHOWN_FINDINGS:
@@ -472,7 +473,8 @@ class Job:
         parts = []
         for name, score in scores.items():
             wer = "undefined" if score["wer"] is None else f"{score['wer']:.1f} %"
-            parts.append(f"{wer} WER on {name} ({counted(score['clips'], 'clip')}, {counted(score['reference_words'], 'word')})")
+            clips, words = counted(score["clips"], "clip"), counted(score["reference_words"], "word")
+            parts.append(f"{wer} WER on {name} ({clips}, {words})")
         self.emit(line(label, " · ".join(parts)))
 
     def _training_line(self, progress: Progress) -> str:

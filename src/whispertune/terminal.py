@@ -177,10 +177,8 @@ def _printable(text: str) -> str:
 
 def show_import(terminal: Terminal, summary: Any) -> None:
     rejected = sum(summary.rejected.values())
-    terminal.line(
-        "import",
-        f"{counted(summary.rows, 'row')} = {summary.kept} kept + {rejected} rejected, {summary.duration_s / 60:.1f} min",
-    )
+    rows, minutes = counted(summary.rows, "row"), summary.duration_s / 60
+    terminal.line("import", f"{rows} = {summary.kept} kept + {rejected} rejected, {minutes:.1f} min")
     if rejected:
         kinds = ", ".join(f"{count} {reason.replace('_', ' ')}" for reason, count in summary.rejected.items())
         named = [finding for finding in summary.findings if finding.severity == "reject"]

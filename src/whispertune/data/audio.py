@@ -267,9 +267,8 @@ def _compare(duration_s: float, declared_s: float | None, errors: int, name: str
 
 
 def _damaged(name: str, duration_s: float, errors: int) -> Finding:
-    return Finding(
-        "warn", name, "damaged", f"{counted(errors, 'damaged packet')} skipped; {duration_s:.2f} s could be decoded"
-    )
+    skipped = counted(errors, "damaged packet")
+    return Finding("warn", name, "damaged", f"{skipped} skipped; {duration_s:.2f} s could be decoded")
 
 
 @dataclass(frozen=True, slots=True)

@@ -145,11 +145,12 @@ def _result(clips: Sequence[Clip], sides: list[Split], level: str, description: 
 
 
 def _describe(level: str, count: int, named: set[Split], carved: list[Split], apart: bool) -> str:
+    groups = counted(count, "group")
     how = {
-        "speaker": f"by speaker ({counted(count, 'group')}): nobody who is tested was trained on",
-        "recording": f"by recording ({counted(count, 'group')}): no recording is on two sides",
-        "block": f"by contiguous blocks of recordings ({counted(count, 'group')}): it speaks for these recordings",
-        "clip": f"by clip, equal sentences together ({counted(count, 'group')}): it speaks for these voices only",
+        "speaker": f"by speaker ({groups}): nobody who is tested was trained on",
+        "recording": f"by recording ({groups}): no recording is on two sides",
+        "block": f"by contiguous blocks of recordings ({groups}): it speaks for these recordings",
+        "clip": f"by clip, equal sentences together ({groups}): it speaks for these voices only",
     }[level]
     tail = "; dev is taken from train by clip" if apart else ""
     if named:
