@@ -295,7 +295,7 @@ def test_a_segment_left_out_takes_no_other_segment_of_its_recording_along(
     told = Told()
     with pytest.raises(AssertionError, match="weights were loaded"):
         train(run_of(tmp_path / "r", english, tmp_path / "clips"), told)
-    assert told.lines("check")[0].startswith("1 clips to train on")
+    assert told.lines("check")[0].startswith("1 clip to train on")
 
 
 # -- the job ------------------------------------------------------------------------------------------------
