@@ -4,6 +4,7 @@ import importlib.metadata
 import os
 import shutil
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -61,6 +62,28 @@ def make_tiny_whisper(
     shutil.copy(tokenizer, folder / "tokenizer.json")
     WhisperFeatureExtractor(feature_size=n_mels).save_pretrained(folder)
     return folder
+
+
+def a_plan(**changes: Any) -> dict[str, Any]:
+    """What plan.json of a small run on a CPU holds."""
+    values: dict[str, Any] = {
+        "device": "cpu",
+        "precision": "fp32",
+        "threads": 1,
+        "text_style": "keep",
+        "learning_rate": 1e-3,
+        "usual_learning_rate": 2e-5,
+        "speech_per_step_s": 60.0,
+        "steps_per_pass": 5,
+        "steps": 9,
+        "micro_batch": 4,
+        "eval_every": 2,
+        "save_every": 2,
+        "dev_windows": 3,
+        "versions": {},
+        "machine": "a machine",
+    }
+    return values | changes
 
 
 @pytest.fixture(scope="session")

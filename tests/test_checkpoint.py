@@ -49,7 +49,7 @@ def test_a_full_disk_leaves_the_earlier_checkpoint_as_it_is(tmp_path):
     assert error.value.what.startswith(f"cannot write the checkpoint of step 2 to {folder}: ")
     assert error.value.what.endswith(" GB free)")
     assert error.value.hint == (
-        "free some room and run the same command again: it goes on from the last checkpoint"
+        "free some room, or use a folder you may write to; the same command goes on with what was done"
     )
     assert names(folder) == ["000001"]
     assert {path: path.read_bytes() for path in (folder / "000001").iterdir()} == before
@@ -101,7 +101,21 @@ def test_a_damaged_checkpoint_is_never_delivered(tmp_path):
     assert error.value.what == (
         f"checkpoint 3 in {tmp_path} is damaged (weights.safetensors does not match its hash)"
     )
-    assert error.value.hint == "take another checkpoint, or train again with another --run"
+    assert error.value.hint == (
+        f"take another, or remove {tmp_path} and run the same train command again: it trains anew"
+    )
+
+
+@pytest.mark.parametrize("content", ["{}", "[]", "null", '{"../x": "y"}'])
+def test_a_manifest_must_name_the_files(tmp_path, content):
+    for step in (1, 2):
+        save(tmp_path, step)
+    (tmp_path / "000002" / "manifest.json").write_text(content)
+    found, wrong = checkpoints.newest(tmp_path)
+    assert found.step == 1
+    assert wrong == ["checkpoint 2 is damaged (manifest.json does not name its files) and is passed over"]
+    (tmp_path / "000001" / "state.json").write_text("[]")
+    checkpoints.prune(tmp_path, 2)
 
 
 # --- what is written

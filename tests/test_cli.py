@@ -9,12 +9,14 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import pytest
+from conftest import a_plan
 from rich.console import Console
 from test_job import make_corpus, make_source, sentences
 from test_report import RIGHT, SETS, WRONG, system, terms
@@ -63,7 +65,7 @@ Command = Callable[..., Said]
 @pytest.fixture
 def whispertune(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
     def run(*words: Any) -> Said:
-        handlers = {s: signal.getsignal(s) for s in (signal.SIGINT, signal.SIGTERM)}
+        handlers = {s: signal.getsignal(s) for s in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
         monkeypatch.setattr(sys, "argv", ["whispertune", *map(str, words)])
         capsys.readouterr()
         try:
@@ -358,14 +360,17 @@ def test_a_run_folder_that_is_taken(whispertune: Command, elsewhere: Path, asked
     make_corpus(elsewhere / "c", sentences(12))
     words = ["train", "c", "--model", "tiny.en", "--run", "r"]
     whispertune(*words)
-    write_json(Run(Path("r")).plan_file, {"steps": 3})
+    run = Run(Path("r"))
+    write_json(run.plan_file, a_plan())
     said = whispertune(*words, "--steps", "5")
     assert said.code == 2
     assert said.error() == (
         "r holds an unfinished run of another recipe: train.steps is None there and 5 here",
         "name another --run, or whispertune runs rm r",
     )
-    write_json(Run(Path("r")).report_file, {})
+    run.model_folder.mkdir()
+    (run.model_folder / "config.json").touch()
+    write_json(run.report_file, {})
     said = whispertune(*words)
     assert said.code == 2
     assert said.error() == ("r holds a finished run", "name another --run, or whispertune runs rm r")
@@ -576,7 +581,7 @@ def test_runs(whispertune: Command, elsewhere: Path):
         if name == "damaged":
             run.recipe_file.write_text("[train]\nno_such_key = 1\n")
         if name == "begun":
-            write_json(run.plan_file, {"steps": 9})
+            write_json(run.plan_file, a_plan())
             run.events_file.write_text('{"kind": "step", "step": 4}\n')
         if name == "done":
             write_json(run.report_file, verdict(WRONG, RIGHT))
@@ -603,6 +608,11 @@ def test_runs(whispertune: Command, elsewhere: Path):
     assert "unfinished at step 4 of 9" in said.out
     assert said.out.endswith("next      whispertune train --recipe runs/begun/recipe.toml --run runs/begun\n")
     assert whispertune("runs", "show", "runs/begun", "--json").json["state"] == "unfinished"
+    said = whispertune("runs", "show", "runs/damaged")
+    assert said.code == 1 and said.error() == (
+        "runs/damaged/recipe.toml has no key 'train.no_such_key'",
+        "put recipe.toml back as it was, or: whispertune runs rm runs/damaged",
+    )
     said = whispertune("runs", "show", "runs/none")
     assert said.code == 1 and said.error()[0] == "runs/none is not a run: it has no recipe.toml"
 
@@ -714,6 +724,92 @@ def test_a_bar_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch):
     assert held.getvalue().count("\x1b[?25l") == held.getvalue().count("\x1b[?25h"), (
         "the cursor is there again"
     )
+
+
+# -- signals, pipes, folders that are gone -------------------------------------------------------------------
+
+
+def test_a_working_folder_that_was_removed(whispertune: Command, monkeypatch):
+    def gone() -> str:
+        raise FileNotFoundError(2, "No such file or directory")
+
+    monkeypatch.setattr(os, "getcwd", gone)
+    said = whispertune("runs")
+    assert said.code == 1
+    assert said.error() == (
+        "the working folder cannot be used: No such file or directory",
+        "cd to a folder that is there, and try again",
+    )
+
+
+class Asked:
+    """A step that says a line, and saves and stops when it is asked to."""
+
+    def __init__(self) -> None:
+        self.cancelled = False
+
+    def submit(self, step: str, /, **arguments: Any) -> "Asked":
+        return self
+
+    def events(self) -> Iterator[Event]:
+        if not self.cancelled:
+            yield Event("note", {"text": "working"})
+            os.kill(os.getpid(), signal.SIGHUP)
+            yield Event("note", {"text": "never said"})
+        yield Event("note", {"text": "saved"})
+
+    def cancel(self) -> None:
+        self.cancelled = True
+
+    def result(self) -> Any:
+        assert self.cancelled
+        raise Stopped("stopped at step 3; everything is saved", "the same command goes on")
+
+
+def test_a_terminal_that_is_closed_lets_it_save(whispertune: Command, monkeypatch):
+    handle = Asked()
+    monkeypatch.setattr(cli, "LocalBackend", lambda: handle)
+    monkeypatch.setattr(cli, "_say_nothing_more", lambda: None)
+    said = whispertune("transcribe", "m", "a.wav", "--json")
+    assert said.code == 130 and said.json["error"] == "stopped at step 3; everything is saved"
+
+
+def test_a_reader_that_went_away_lets_it_save(whispertune: Command, monkeypatch):
+    silenced = []
+    handle = Asked()
+
+    def events() -> Iterator[Event]:
+        if not handle.cancelled:
+            raise BrokenPipeError(32, "Broken pipe")
+        yield Event("note", {"text": "saved"})
+
+    monkeypatch.setattr(handle, "events", events)
+    monkeypatch.setattr(cli, "LocalBackend", lambda: handle)
+    monkeypatch.setattr(cli, "_say_nothing_more", lambda: silenced.append(True))
+    assert whispertune("transcribe", "m", "a.wav").code == 130
+    assert handle.cancelled and silenced == [True]
+
+
+@pytest.mark.real
+@pytest.mark.parametrize("name", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("after_s", [0.1, 0.3, 0.6, 1.0])
+def test_a_signal_in_the_first_second_ends_it_without_a_traceback(name, after_s):
+    words = [sys.executable, "-m", "whispertune", "transcribe", "tiny.en", __file__]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        time.sleep(after_s)
+        process.send_signal(name)
+        _, said = process.communicate(timeout=60)
+    assert process.returncode in (130, -name) and "Traceback" not in said, said
+
+
+@pytest.mark.real
+def test_a_pipe_that_is_closed_early_is_no_error():
+    words = [sys.executable, "-m", "whispertune", "recipe"]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None and process.stderr is not None
+        process.stdout.close()
+        said = process.stderr.read().decode()
+    assert process.returncode == 130 and "Traceback" not in said and "BrokenPipe" not in said, said
 
 
 def test_python_m_whispertune():

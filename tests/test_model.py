@@ -1,6 +1,8 @@
 import http.server
 import importlib.metadata
 import json
+import os
+import pickle
 import shutil
 import threading
 
@@ -64,6 +66,20 @@ def test_a_name_like_nothing_lists_the_sizes():
     assert error.value.hint == "sizes: " + " ".join(SIZES)
 
 
+@pytest.mark.parametrize("name", ["a\0b", "a" * 300, "~nobody/x"])
+def test_a_name_that_no_file_can_have(name):
+    with pytest.raises(ModelError) as error:
+        resolve(name)
+    assert error.value.what == f"there is no model '{name}': no such size, file or folder"
+
+
+def test_an_empty_name():
+    with pytest.raises(ModelError) as error:
+        resolve(" ")
+    assert error.value.what == "the name of the model is empty"
+    assert error.value.hint == f"a folder, an OpenAI .pt, or a size: {' '.join(SIZES)}"
+
+
 def test_a_missing_checkpoint_is_not_taken_for_a_hub_id():
     with pytest.raises(ModelError, match=r"there is no model 'weights/tiny\.pt'"):
         resolve("weights/tiny.pt")
@@ -117,6 +133,91 @@ def test_a_model_of_another_kind(copy):
 def test_configuration_that_cannot_be_read(copy):
     (copy / "config.json").write_text("{")
     refused(copy, r"config\.json is not valid JSON")
+
+
+@pytest.mark.parametrize("name", ["config.json", "generation_config.json"])
+@pytest.mark.parametrize("content", ["[]", "null", '"x"', "3"])
+def test_json_of_another_shape(copy, name, content):
+    (copy / name).write_text(content)
+    error = refused(copy, ".")
+    assert error.what == f"{copy / name} is damaged: names and values expected, {content} found"
+    assert error.hint == "download or copy the model again"
+
+
+@pytest.mark.parametrize(
+    ("name", "key", "value", "what"),
+    [
+        ("config", "d_model", 0, "its d_model is 0, a whole number from 1 to 100,000 expected"),
+        ("config", "d_model", 10**12, "its d_model is 1000000000000, a whole number from 1 to 100,000 expected"),
+        ("config", "encoder_layers", 10**9, "its encoder_layers is 1000000000, a whole number from 1 to 100 expected"),
+        ("config", "num_mel_bins", "80", "its num_mel_bins is '80', a whole number from 1 to 1,000 expected"),
+        (
+            "config",
+            "decoder_attention_heads",
+            7,
+            "its d_model is 64, a multiple of its 7 decoder_attention_heads expected",
+        ),
+        (
+            "generation_config",
+            "suppress_tokens",
+            [1, "a"],
+            "its suppress_tokens are [1, 'a'], a list of token ids below 51865 expected",
+        ),
+        (
+            "generation_config",
+            "alignment_heads",
+            [1],
+            "its alignment_heads are [1], a list of pairs of a layer and a head expected",
+        ),
+    ],
+)
+def test_values_that_no_whisper_has(copy, name, key, value, what):
+    edit(copy / f"{name}.json", **{key: value})
+    with pytest.raises(ModelError) as error:
+        load_tokenizer(resolve(str(copy)))
+    assert error.value.what == f"{copy} is damaged: {what}"
+    assert error.value.hint == "download or copy the model again"
+
+
+def test_values_that_transformers_refuses(copy):
+    edit(copy / "config.json", activation_function="nope")
+    with pytest.raises(ModelError) as error:
+        load_tokenizer(resolve(str(copy)))
+    assert error.value.what == f"the config.json in {copy} describes no Whisper: KeyError: 'nope'"
+
+
+@pytest.mark.parametrize("files", ["[]", "{}", '{"a": 3}', '{"a": "../../b"}'])
+def test_an_index_that_does_not_say_where_weights_are(copy, files):
+    (copy / "model.safetensors").unlink()
+    index = copy / "model.safetensors.index.json"
+    index.write_text(f'{{"weight_map": {files}}}')
+    error = refused(copy, ".")
+    assert error.what == f"{index} does not say in which file of the folder each weight is"
+
+
+def test_the_damaged_model_of_a_run_can_be_made_anew(copy, tmp_path):
+    run = tmp_path / "run"
+    run.mkdir()
+    copy.rename(run / "model")
+    (run / "recipe.toml").touch()
+    whole = (run / "model" / "model.safetensors").read_bytes()
+    (run / "model" / "model.safetensors").write_bytes(whole[:-100])
+    error = refused(run, r"model\.safetensors is cut or damaged")
+    assert error.hint == (
+        f"remove {run / 'model'} and run the same train command again: a checkpoint has it"
+    )
+
+
+def test_a_pickle_never_runs_code(tmp_path):
+    class Code:
+        def __reduce__(self):
+            return os.mkdir, (str(tmp_path / "ran"),)
+
+    torch.save({"dims": {}, "model_state_dict": Code()}, tmp_path / "x.pt")
+    (tmp_path / "y.pt").write_bytes(pickle.dumps(Code()))
+    for name in ("x.pt", "y.pt"):
+        refused(tmp_path / name, "cannot be read as an OpenAI checkpoint: it is damaged or holds more than")
+    assert not (tmp_path / "ran").exists()
 
 
 def test_a_configuration_without_sizes(copy):
@@ -371,7 +472,11 @@ def test_checkpoints_that_are_refused(tiny_model_folder, tmp_path):
     torch.save({"weights": {}}, path)
     refused(path, "is not an OpenAI checkpoint: it has no 'dims' and 'model_state_dict'")
     openai_checkpoint(tiny_model_folder, path, dims={"n_mels": None})
-    refused(path, "dims lacks n_mels")
+    refused(path, "is damaged: its num_mel_bins is None, a whole number from 1 to 1,000 expected")
+    torch.save({"dims": {"n_mels": 80}, "model_state_dict": {}}, path)
+    refused(path, "dims lacks n_audio_ctx, n_audio_state, ")
+    torch.save({"dims": [80], "model_state_dict": {}}, path)
+    refused(path, "is damaged: 'dims' and 'model_state_dict' are list and dict, not dict and dict")
     openai_checkpoint(tiny_model_folder, path, dims={"n_text_state": 32})
     refused(path, "encoder width 64 and decoder width 32 differ")
     openai_checkpoint(tiny_model_folder, path, **{"decoder.blocks.0.gate.weight": torch.ones(1)})
@@ -449,7 +554,11 @@ def test_packaged_parts_are_joined_and_verified(empty_cache, small_package):
     assert (folder / "model.bin").read_bytes() == b"one,two"
     (folder / "model.bin").write_bytes(b"one,tw")  # damaged in the cache: made again
     assert (locate(resolve("base"))[1] / "model.bin").read_bytes() == b"one,two"
-    assert [path.name for path in folder.parent.iterdir()] == [folder.name]
+    partial = folder.with_name(f".{folder.name}.partial")
+    partial.mkdir()  # left by a kill
+    (folder / "model.bin").unlink()
+    assert (locate(resolve("base"))[1] / "model.bin").read_bytes() == b"one,two"
+    assert {path.name for path in folder.parent.iterdir()} == {folder.name, ".base.lock"}
 
 
 def test_a_package_that_is_not_the_released_one(empty_cache, small_package):

@@ -4,23 +4,32 @@ import json
 import os
 import subprocess
 import sys
+from collections import namedtuple
 from pathlib import Path
 
 import pytest
+from conftest import a_plan
 
-from whispertune.errors import DataError, UsageError
+from whispertune.errors import DataError, MachineError, UsageError
 from whispertune.recipe import Recipe
 from whispertune.run import Event, Run, find_runs, line, read_json, warning, write_atomically, write_json
 
 RECIPE = Recipe().with_changes({"model.name": "tiny.en", "data.corpus": "clips"})
+Free = namedtuple("Free", "free")
 OTHER = RECIPE.with_changes({"train.steps": 7, "data.guards": ("general",)})
 
 
 @pytest.fixture
 def begun(tmp_path: Path) -> Run:
     run = Run.create(tmp_path / "r", RECIPE)
-    write_json(run.plan_file, {"steps": 9})
+    write_json(run.plan_file, a_plan())
     return run
+
+
+def finish(run: Run) -> None:
+    run.model_folder.mkdir()
+    (run.model_folder / "config.json").write_text("{}")
+    run.report_file.write_text("{}")
 
 
 def refused(folder: Path, recipe: Recipe) -> UsageError:
@@ -30,10 +39,12 @@ def refused(folder: Path, recipe: Recipe) -> UsageError:
 
 
 def test_a_finished_run_is_not_touched(begun: Run):
-    write_json(begun.report_file, {"verdict": "better"})
+    finish(begun)
     error = refused(begun.folder, RECIPE)
     assert error.what == f"{begun.folder} holds a finished run"
     assert error.hint == f"name another --run, or whispertune runs rm {begun.folder}"
+    (begun.model_folder / "config.json").unlink()
+    assert not Run.create(begun.folder, RECIPE).is_finished, "a model that is gone is made anew"
 
 
 def test_an_unfinished_run_of_another_recipe_is_not_touched(begun: Run):
@@ -51,15 +62,17 @@ def test_a_folder_of_something_else_is_not_touched(tmp_path: Path):
     error = refused(tmp_path, RECIPE)
     assert error.what == f"{tmp_path} is not empty and is not a run"
     assert error.hint == "name another folder with --run"
-    (tmp_path / "recipe.toml").write_text("[train]\nsteps = 1\n")  # not even with a recipe in it
+    write_atomically(tmp_path / "recipe.toml", OTHER.to_toml())  # not even with a recipe in it
     assert "another recipe" in refused(tmp_path, RECIPE).what
     assert (tmp_path / "notes.txt").read_text() == "mine"
 
 
 def test_a_folder_that_cannot_be_made(tmp_path: Path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(DataError, match=rf"^cannot make the run folder {tmp_path}/file/r: Not a directory$"):
-        Run.create(tmp_path / "file" / "r", RECIPE)
+    for folder, why in ((tmp_path / "file" / "r", "Not a directory"), (tmp_path / "file", "File exists")):
+        with pytest.raises(DataError, match=rf"^cannot make the run folder {folder}: {why}$") as error:
+            Run.create(folder, RECIPE)
+        assert error.value.hint == "name another folder with --run"
 
 
 def test_not_a_run(tmp_path: Path):
@@ -69,18 +82,88 @@ def test_not_a_run(tmp_path: Path):
     assert error.value.hint == "whispertune runs lists them"
 
 
-def test_a_damaged_file_is_named(begun: Run):
-    begun.baseline_file.write_text('{"model": ')
+ROW = {"id": "a", "language": "en", "reference": "b"}
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "fault"),
+    [
+        ("baseline.json", "", "Expecting value: line 1 column 1 (char 0)"),
+        ("baseline.json", '{"model": ', "Expecting value: line 1 column 11 (char 10)"),
+        ("baseline.json", "[]", "all of it: Input should be an object"),
+        ("baseline.json", '{"model": {}, "decode": {}}', "sets: Field required"),
+        (
+            "evaluation.json",
+            json.dumps({"model": {}, "decode": {}, "sets": {"test": [ROW]}}),
+            "sets.test.0.hypothesis: Field required",
+        ),
+        ("alternatives.json", '{"base.en": 3}', "base.en: Input should be an object"),
+        ("plan.json", json.dumps(a_plan(steps="9")), "steps: Input should be a valid integer"),
+        ("labels.json", '{"a": null}', "a: Input should be a valid string"),
+        ("guards.json", '{"guards": "a"}', "guards: Input should be a valid array"),
+        ("tradeoff.json", '{"curve": [{}]}', "curve.0.share: Field required"),
+        ("report.json", "{}", "verdict: Field required"),
+        ("report.json", '{"verdict": "good"}', "verdict: Input should be 'better', 'no_difference' or 'worse'"),
+        ("other.json", "3", "all of it: Input should be an object"),
+    ],
+)
+def test_a_damaged_file_is_named(tmp_path: Path, name: str, content: str, fault: str):
+    (tmp_path / name).write_text(content)
     with pytest.raises(DataError) as error:
+        read_json(tmp_path / name)
+    assert error.value.what == f"{tmp_path / name} is damaged: {fault}"
+    assert error.value.hint == "remove it and run the same train command again: it is made anew"
+
+
+def test_no_file_is_no_damage_and_a_folder_is(begun: Run):
+    assert begun.baseline is None
+    begun.baseline_file.mkdir()
+    with pytest.raises(DataError, match=rf"^{begun.baseline_file} is damaged: Is a directory$"):
         _ = begun.baseline
-    assert error.value.what.startswith(f"{begun.baseline_file} is damaged: Expecting value")
-    assert error.value.hint == "remove it and run the same command again"
-    assert read_json(begun.folder / "none.json") is None
+
+
+def test_a_damaged_recipe_is_named_and_stands_in_nobodys_way(tmp_path: Path):
+    base = tmp_path / "r"
+    run = Run.numbered(base, RECIPE)
+    write_json(run.plan_file, a_plan())
+    for content, what in (
+        ("", f"{run.recipe_file} is damaged: it names no model or no corpus"),
+        ("[train]\nstep", f"{run.recipe_file} is not TOML: "),
+    ):
+        run.recipe_file.write_text(content)
+        with pytest.raises(DataError) as error:
+            _ = run.recipe
+        assert error.value.what.startswith(what)
+        assert error.value.hint == f"put recipe.toml back as it was, or: whispertune runs rm {run.folder}"
+    assert Run.numbered(base, RECIPE).name == "r-2"
+
+
+def test_what_a_kill_left_half_written_is_nothing(tmp_path: Path):
+    (tmp_path / "r").mkdir()
+    (tmp_path / "r" / ".recipe.toml.partial").write_text("[mod")
+    run = Run.create(tmp_path / "r", RECIPE)
+    run.discard_if_nothing_was_done()
+    assert not run.folder.exists()
+
+
+def test_a_removal_that_was_killed_can_be_said_again(begun: Run, monkeypatch: pytest.MonkeyPatch):
+    finish(begun)
+    begun.checkpoints.mkdir()
+
+    def killed(folder: Path) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("shutil.rmtree", killed)
+        with pytest.raises(KeyboardInterrupt):
+            begun.remove()
+    Run.open(begun.folder).remove()
+    assert not begun.folder.exists()
 
 
 def test_the_same_recipe_goes_on(begun: Run):
     again = Run.create(begun.folder, RECIPE)
-    assert again.plan == {"steps": 9} and again.recipe == RECIPE
+    assert again.plan == a_plan() and again.recipe == RECIPE
 
 
 def test_a_run_that_failed_before_its_plan_gives_way(tmp_path: Path):
@@ -97,14 +180,14 @@ def test_numbered_runs(tmp_path: Path):
 
     def begin(recipe: Recipe) -> Run:
         run = Run.numbered(base, recipe)
-        write_json(run.plan_file, {})
+        write_json(run.plan_file, a_plan())
         return run
 
     first = begin(RECIPE)
     assert first.name == "clips-tiny.en-1"
     assert begin(RECIPE).name == "clips-tiny.en-1", "an unfinished one goes on"
     assert begin(OTHER).name == "clips-tiny.en-2", "one of another recipe is left alone"
-    write_json(first.report_file, {})
+    finish(first)
     assert begin(RECIPE).name == "clips-tiny.en-3", "a finished one is left alone"
     assert begin(OTHER).name == "clips-tiny.en-2"
 
@@ -117,10 +200,22 @@ def test_files_are_whole_or_not_there(tmp_path: Path, monkeypatch: pytest.Monkey
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(OSError, match="No space left"):
+    with pytest.raises(OSError) as error:
         write_json(tmp_path / "a.json", {"ž": 2})
+    assert str(error.value) == f"[Errno 28] No space left on device: '{tmp_path}/a.json'"
     assert json.loads((tmp_path / "a.json").read_text("utf-8")) == {"ž": 1}
     assert [path.name for path in tmp_path.iterdir()] == ["a.json"]
+
+
+def test_a_history_that_cannot_be_written(begun: Run, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("shutil.disk_usage", lambda path: Free(0))
+    begun.events_file.mkdir()
+    with pytest.raises(MachineError) as error:
+        begun.recorder()(warning("hot"))
+    assert error.value.what == f"cannot write {begun.events_file}: Is a directory (0.0 GB free)"
+    assert error.value.hint == (
+        "free some room, or use a folder you may write to; the same command goes on with what was done"
+    )
 
 
 def test_events_are_kept_and_handed_on(begun: Run):

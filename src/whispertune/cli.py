@@ -4,11 +4,13 @@ import errno
 import os
 import shlex
 import signal
+import stat
 import sys
 import warnings
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NoReturn
 
 import typer
 
@@ -34,7 +36,7 @@ app.add_typer(runs_app, name="runs")
 
 HURTS = 3
 STOPPED = 130
-_OF_THE_MACHINE = (errno.ENOSPC, errno.EDQUOT, errno.EIO)
+_OF_THE_MACHINE = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EFBIG, errno.EROFS)
 """A full or failing disk; other errors of the system name the file that they are about."""
 
 
@@ -61,13 +63,24 @@ Set = Annotated[
 
 def main() -> None:
     """Run the command line; exit codes are those of docs/cli.md."""
-    signal.signal(signal.SIGTERM, _interrupt)
+    for name, handler in (
+        (signal.SIGINT, _interrupt),
+        (signal.SIGTERM, _interrupt),
+        (signal.SIGHUP, _hung_up),
+    ):
+        if signal.getsignal(name) is not signal.SIG_IGN:  # as nohup has it
+            signal.signal(name, handler)
     if not sys.warnoptions:  # what libraries will change is for our tests to see, where it is an error
         warnings.simplefilter("ignore", FutureWarning)
     terminal = Terminal("--json" in sys.argv)
     code: int | None
     try:
+        _require_working_folder()
         code = app(prog_name="whispertune", standalone_mode=False)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        _say_nothing_more()
+        code = STOPPED
     except WhispertuneError as error:
         terminal.error(error)
         code = error.exit_code
@@ -89,8 +102,8 @@ def main() -> None:
         words = "whispertune" if verb in (None, "whispertune") else f"whispertune {verb}"
         terminal.error(UsageError(error.format_message(), f"{words} --help shows the words"))
         code = UsageError.exit_code
-    if code == STOPPED:  # a late Ctrl-C shall not make an error of it
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
+    for name in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # a late one shall not make an error of it
+        signal.signal(name, signal.SIG_IGN)
     sys.exit(code or 0)
 
 
@@ -494,7 +507,7 @@ def runs(
     if context.invoked_subcommand is not None:
         return
     terminal = Terminal(as_json)
-    rows = [_run_row(run) for run in find_runs(folder)]
+    rows = [_run_row_or_damage(run) for run in find_runs(folder)]
     if rows:
         columns = ("state", "run", "score", "model", "corpus")
         terminal.table(
@@ -556,20 +569,55 @@ def _followed(terminal: Terminal, step: str, /, **arguments: Any) -> Any:
     try:
         terminal.progress("starting", 0, None, "loading torch")
         terminal.show(handle.events())
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, BrokenPipeError) as error:
         try:
             handle.cancel()
+            if isinstance(error, BrokenPipeError):
+                _say_nothing_more()
             terminal.line("stopping", "saving; press Ctrl-C again to stop at once", "warning")
             terminal.show(handle.events())
         except KeyboardInterrupt:
-            terminal.end()
-            sys.stdout.flush()
-            os._exit(STOPPED)  # torch aborts an interpreter that leaves while it still computes in a thread
-    return handle.result()
+            _stop_at_once(terminal)
+    try:
+        return handle.result()
+    except KeyboardInterrupt:
+        _stop_at_once(terminal)
+
+
+def _stop_at_once(terminal: Terminal) -> NoReturn:
+    terminal.end()
+    sys.stdout.flush()
+    os._exit(STOPPED)  # torch aborts an interpreter that leaves while it still computes in a thread
 
 
 def _interrupt(*_: object) -> None:
     raise KeyboardInterrupt
+
+
+def _hung_up(*_: object) -> None:
+    """The terminal is gone: what would be said to it goes nowhere, and the work is saved."""
+    _say_nothing_more()
+    raise KeyboardInterrupt
+
+
+def _say_nothing_more() -> None:
+    """What is said from now on goes nowhere, except into a file."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    for stream in (1, 2):
+        with suppress(OSError):
+            if not stat.S_ISREG(os.fstat(stream).st_mode):
+                os.dup2(nowhere, stream)
+
+
+def _require_working_folder() -> None:
+    """Raises MachineError where the folder that paths begin from is gone."""
+    try:
+        os.getcwd()
+    except OSError as error:
+        raise MachineError(
+            f"the working folder cannot be used: {error.strerror}",
+            "cd to a folder that is there, and try again",
+        ) from None
 
 
 def _corpus(terminal: Terminal, source: str, language: str | None) -> Path:
@@ -613,14 +661,10 @@ def _with_corpora(terminal: Terminal, chosen: Recipe) -> Recipe:
     corpus = str(_corpus(terminal, chosen.data.corpus, language))
     guards = chosen.data.guards
     if guards is not None:  # auto is fetched by the run, which knows the language
-        guards = tuple(
-            name if name == "auto" else str(_corpus(terminal, name, language)) for name in guards
-        )
+        guards = tuple(name if name == "auto" else str(_corpus(terminal, name, language)) for name in guards)
     general = chosen.data.rehearsal
     rehearsal = str(_corpus(terminal, general, language)) if general else None
-    return chosen.with_changes(
-        {"data.corpus": corpus, "data.guards": guards, "data.rehearsal": rehearsal}
-    )
+    return chosen.with_changes({"data.corpus": corpus, "data.guards": guards, "data.rehearsal": rehearsal})
 
 
 def _judging(goal: str | None, keywords: Path | None, normalizer: Path | None) -> dict[str, Any]:
@@ -629,11 +673,15 @@ def _judging(goal: str | None, keywords: Path | None, normalizer: Path | None) -
     return {"eval.goal": goal} | {key: str(file.absolute()) for key, file in files.items() if file}
 
 
-def _run_row(run: Run) -> dict[str, str]:
+def _run_row_or_damage(run: Run) -> dict[str, str]:
     try:
-        recipe, plan, report = run.recipe, run.plan, run.report
+        return _run_row(run)
     except WhispertuneError as error:
         return {"run": str(run.folder), "state": "damaged", "score": error.what, "model": "", "corpus": ""}
+
+
+def _run_row(run: Run) -> dict[str, str]:
+    recipe, plan, report = run.recipe, run.plan, run.report
     row = {"run": str(run.folder), "model": recipe.model.name, "corpus": Path(recipe.data.corpus).name}
     if report is None:
         last = max((event["step"] for event in run.events("step")), default=0)

@@ -21,15 +21,16 @@ from whispertune.engine.device import machine_facts
 from whispertune.engine.evaluate import Evaluation, JudgedSet, ShouldStop
 from whispertune.engine.layouts import Layouts
 from whispertune.engine.model import LoadedModel, load, resolve
+from whispertune.engine.source import read_json
 from whispertune.engine.transcribe import DecodeOptions, decode_options, transcribe_long
 from whispertune.engine.transcribe import transcribe as transcribe_clips
-from whispertune.errors import DataError, ModelError, Refused, Stopped, UsageError
+from whispertune.errors import DataError, MachineError, ModelError, Refused, Stopped, UsageError
 from whispertune.folds import train_folds
 from whispertune.job import Job
 from whispertune.models_compared import costs, heard_by_models
 from whispertune.recipe import Recipe
 from whispertune.report import compare_sets, score_sets, write_transcripts
-from whispertune.run import Emit, Event, Run, line, read_json, write_atomically
+from whispertune.run import Emit, Event, Run, line, write_atomically, writing
 from whispertune.scoring.normalize import normalizer_for, read_rules
 from whispertune.scoring.terms import terms_of
 from whispertune.ship.card import card, unjudged_card
@@ -39,9 +40,7 @@ PROOF_CLIPS = 20
 EXPORT_FORMATS = ("hf",)
 
 
-def train(
-    run: str, emit: Emit, should_stop: ShouldStop, notes: Sequence[str] = ()
-) -> dict[str, Any]:
+def train(run: str, emit: Emit, should_stop: ShouldStop, notes: Sequence[str] = ()) -> dict[str, Any]:
     """The whole job in a run folder; returns report.json.
 
     Args:
@@ -147,6 +146,8 @@ def export(
     if Path(to).exists():  # said before minutes are spent on it
         raise ModelError(f"{to} exists already", "remove it, or export to another folder")
     opened = Run.open(Path(run))
+    with writing(Path(to)):
+        Path(to).parent.mkdir(parents=True, exist_ok=True)
     report = opened.report
     if report and report["verdict"] == "worse" and not force:
         raise Refused(
@@ -178,8 +179,8 @@ def export(
         emit(Event("progress", {"label": "proof", "done": 0, "total": None, "text": "in a fresh process"}))
         prove_hf(unproved, audio, expected)
         unproved.rename(to)
-    except ModelError as error:
-        raise ModelError(error.what.replace(str(unproved), to), error.hint) from error
+    except (ModelError, MachineError) as error:
+        raise type(error)(error.what.replace(str(unproved), to), error.hint) from error
     finally:
         shutil.rmtree(unproved, ignore_errors=True)
     emit(line("export", f"{to}, as transformers reads it"))
@@ -239,10 +240,11 @@ def demo(folder: str, emit: Emit, should_stop: ShouldStop) -> dict[str, Any]:
 def _language_of(model: str) -> str | None:
     """The language that a tuned model was tuned to, as its folder says."""
     source = resolve(model)
-    config = (
-        read_json(Path(source.location) / "generation_config.json") if source.kind in ("hf", "run") else None
-    )
-    return str(config["language"]).strip("<|>") if config and config.get("language") else None
+    config = Path(source.location) / "generation_config.json"
+    if source.kind not in ("hf", "run") or not config.is_file():
+        return None
+    language = read_json(config).get("language")
+    return str(language).strip("<|>") if language else None
 
 
 def _progress(label: str, text: str, emit: Emit, should_stop: ShouldStop) -> Callable[[int, int], None]:

@@ -156,8 +156,14 @@ class Terminal:
         return self._progress.console if self._progress is not None else self._console
 
 
+class _Plain(Console):
+    def on_broken_pipe(self) -> None:
+        """Whoever shows things shall know: rich would leave at once, with the work half done."""
+        raise
+
+
 def _console(stderr: bool) -> Console:
-    return Console(stderr=stderr, highlight=False, soft_wrap=True)
+    return _Plain(stderr=stderr, highlight=False, soft_wrap=True)
 
 
 def _hanging(console: Console, text: str) -> str:

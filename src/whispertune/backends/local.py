@@ -5,6 +5,7 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
+from whispertune.errors import Stopped
 from whispertune.run import Event
 from whispertune.versions import require_extra
 
@@ -39,6 +40,8 @@ class LocalHandle:
             require_extra("local", f"running '{step}' on this machine")
             from whispertune import steps
 
+            if self._stop.is_set():  # while torch was loaded
+                raise Stopped("stopped before anything was done")
             self._result = steps.STEPS[step](
                 **arguments, emit=self._events.put, should_stop=self._stop.is_set
             )

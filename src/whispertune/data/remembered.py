@@ -7,11 +7,24 @@ from pathlib import Path
 
 from whispertune.corpus import is_corpus
 from whispertune.data.importers import ImportSummary, import_source
+from whispertune.errors import MachineError
 
 
 def cache_folder() -> Path:
-    """Where imported corpora and joined weights are kept: `$XDG_CACHE_HOME/whispertune`."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "whispertune"
+    """Where imported corpora and joined weights are kept: `$XDG_CACHE_HOME/whispertune`.
+
+    Raises:
+        MachineError: neither that nor a home is known.
+    """
+    if named := os.environ.get("XDG_CACHE_HOME"):
+        return Path(named) / "whispertune"
+    home = os.path.expanduser("~")
+    if not os.path.isabs(home):
+        raise MachineError(
+            "there is no place for imported corpora and joined weights: HOME names no folder",
+            "set HOME, or point XDG_CACHE_HOME to a folder that can be written",
+        )
+    return Path(home) / ".cache" / "whispertune"
 
 
 def corpus_of(

@@ -8,7 +8,6 @@ the best checkpoint loses its optimizer once a newer one exists.
 
 import hashlib
 import json
-import os
 import shutil
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -18,7 +17,8 @@ from typing import Any
 import torch
 from safetensors.torch import load_file, save_file
 
-from whispertune.errors import MachineError, ModelError
+from whispertune.errors import ModelError
+from whispertune.run import flush, partial_folder, writing
 
 KEPT = 2
 """Newest checkpoints kept whole; the second is there in case the newest does not verify."""
@@ -60,31 +60,20 @@ def save(
         MachineError: the disk is full or cannot be written; earlier checkpoints are untouched.
     """
     final = folder / f"{step:06d}"
-    beside = folder / f".{step:06d}.partial"
-    shutil.rmtree(beside, ignore_errors=True)
-    try:
-        beside.mkdir(parents=True)
+    with (
+        writing(folder, f"the checkpoint of step {step} to {folder}"),
+        partial_folder(folder / f".{step:06d}.partial") as beside,
+    ):
         save_file(_plain(weights), beside / "weights.safetensors")
         save_file(_plain(optimizer), beside / "optimizer.safetensors")
         (beside / "state.json").write_text(json.dumps(dict(state), indent=1), "utf-8")
         hashes = {file.name: _sha256(file) for file in sorted(beside.iterdir())}
         (beside / "manifest.json").write_text(json.dumps(hashes, indent=1), "utf-8")
-        for file in beside.iterdir():
-            _flush(file)
-        _flush(beside)
-        if final.exists():
+        flush(beside)
+        if final.exists():  # it did not verify, or it could not be gone on from: an earlier one was
             shutil.rmtree(final)
-        os.replace(beside, final)
-        _flush(folder)
-    except Exception as error:
-        shutil.rmtree(beside, ignore_errors=True)
-        if isinstance(error, OSError) or type(error).__name__ == "SafetensorError":
-            free = shutil.disk_usage(folder if folder.exists() else folder.parent).free / 1e9
-            raise MachineError(
-                f"cannot write the checkpoint of step {step} to {folder}: {error} ({free:.1f} GB free)",
-                "free some room and run the same command again: it goes on from the last checkpoint",
-            ) from None
-        raise
+        beside.rename(final)
+        flush(folder)
     return Checkpoint(step, final)
 
 
@@ -106,6 +95,8 @@ def damage(checkpoint: Checkpoint) -> str:
     """What does not verify, or an empty string."""
     try:
         hashes = json.loads((checkpoint.folder / "manifest.json").read_text("utf-8"))
+        if not isinstance(hashes, dict) or set(hashes) != _HASHED:
+            return "manifest.json does not name its files"
         for name, expected in hashes.items():
             if name == "optimizer.safetensors" and not checkpoint.can_resume:
                 continue  # the best one gave it up
@@ -114,6 +105,9 @@ def damage(checkpoint: Checkpoint) -> str:
     except (OSError, ValueError) as error:
         return str(error)
     return ""
+
+
+_HASHED = {"weights.safetensors", "optimizer.safetensors", "state.json"}
 
 
 def at_step(folder: Path, step: int) -> Checkpoint | None:
@@ -128,7 +122,7 @@ def at_step(folder: Path, step: int) -> Checkpoint | None:
     if fault := damage(found):
         raise ModelError(
             f"checkpoint {step} in {folder} is damaged ({fault})",
-            "take another checkpoint, or train again with another --run",
+            f"take another, or remove {folder} and run the same train command again: it trains anew",
         )
     return found
 
@@ -159,7 +153,7 @@ def prune(folder: Path, saved: int) -> None:
 def _best_of(checkpoint: Checkpoint) -> int | None:
     try:
         return checkpoint.state["progress"]["best_step"]
-    except (OSError, ValueError):  # damaged since it was saved: `newest` passes it over
+    except (OSError, ValueError, LookupError, TypeError):  # `newest` passes it over
         return None
 
 
@@ -178,11 +172,3 @@ def _plain(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
 def _sha256(file: Path) -> str:
     with open(file, "rb") as opened:
         return hashlib.file_digest(opened, "sha256").hexdigest()
-
-
-def _flush(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

@@ -62,7 +62,10 @@ def read_binary(path: Path) -> Binary:
     """
     with open(path, "rb") as file:
         if path.stat().st_size < 4:
-            raise ModelError(f"{path} is cut: 4 bytes expected at its start, {path.stat().st_size} are there")
+            raise ModelError(
+                f"{path} is cut: 4 bytes expected at its start, {path.stat().st_size} are there",
+                "download or copy it again",
+            )
         content = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
     reader = _Reader(path, content)
     version = reader.number("I", "the version")
@@ -158,7 +161,7 @@ def dimensions(binary: Binary) -> dict[str, int]:
     def heads(side: str) -> int:
         # The converter stores it; 64 dimensions a head is what every released Whisper has.
         stored = binary.variables.get(f"{side}/num_heads")
-        return int(stored) if stored is not None else width // 64
+        return int(stored.flat[0]) if stored is not None and stored.size else width // 64
 
     vocab_size, width = shape("decoder/embeddings/weight", 2)
     return {

@@ -5,8 +5,8 @@ the files say beyond that (old decoder prompts, a `max_length` of 20) is rebuilt
 """
 
 import hashlib
-import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from transformers import WhisperConfig, WhisperForConditionalGeneration, Whisper
 from whispertune.clip import WINDOW_S
 from whispertune.engine import ctranslate2_weights, openai_weights
 from whispertune.engine.generation import generation_config, roles
-from whispertune.engine.source import Format, ModelSource, locate, resolve
+from whispertune.engine.source import AGAIN, Format, ModelSource, locate, read_json, resolve, shards
 from whispertune.engine.tokens import (
     MERGES,
     TIME_STEP_S,
@@ -93,7 +93,10 @@ def load_tokenizer(source: ModelSource) -> LoadedTokenizer:
     Raises:
         ModelError: as `load`.
     """
-    files = _read_files(*locate(source, weights=False))
+    kind, path = locate(source, weights=False)
+    with _delivered_again(source):
+        files = _read_files(kind, path)
+        _without_weights(path, files)  # refuses what no model can be made of
     return LoadedTokenizer(
         source.name,
         files.tokenizer,
@@ -113,10 +116,10 @@ def load(source: ModelSource) -> LoadedModel:
             belong together, the output head is not the token embedding.
     """
     kind, path = locate(source)
-    files = _read_files(kind, path)
-    config = WhisperConfig(**files.sizes, **roles(files.tokenizer), begin_suppress_tokens=None)
-    config.architectures = ["WhisperForConditionalGeneration"]
-    model = _assemble(path, config, _read_weights(kind, path))
+    with _delivered_again(source):
+        files = _read_files(kind, path)
+        model = _assemble(path, _without_weights(path, files), _read_weights(kind, path))
+    config = model.config
     default, begin_default = default_suppressed(files.tokenizer)
     suppress = tuple(default if files.suppress_tokens is None else files.suppress_tokens)
     begin = tuple(begin_default if files.begin_suppress_tokens is None else files.begin_suppress_tokens)
@@ -133,6 +136,18 @@ def load(source: ModelSource) -> LoadedModel:
         begin,
         fingerprint(model),
     )
+
+
+@contextmanager
+def _delivered_again(source: ModelSource) -> Iterator[None]:
+    """A run can make its model anew: that is what to do about a damaged one."""
+    try:
+        yield
+    except ModelError as error:
+        if source.kind != "run":
+            raise
+        hint = f"remove {source.location} and run the same train command again: a checkpoint has it"
+        raise ModelError(error.what, hint) from error
 
 
 def fingerprint(model: WhisperForConditionalGeneration) -> str:
@@ -160,7 +175,7 @@ def _read_files(kind: Format, path: Path) -> _Files:
                 "copy it from the model it was converted from: a guessed tokenizer would give wrong texts",
             )
         sizes = ctranslate2_weights.dimensions(ctranslate2_weights.read_binary(path / "model.bin"))
-        config = _read_json(path / "config.json") if (path / "config.json").exists() else {}
+        config = read_json(path / "config.json") if (path / "config.json").exists() else {}
         files = _Files(
             sizes,
             _read_tokenizer(path),
@@ -170,8 +185,60 @@ def _read_files(kind: Format, path: Path) -> _Files:
         )
     else:
         files = _read_hf_files(path)
+    _check_sizes(path, files.sizes)
     _check_vocabulary(path, files.tokenizer, files.sizes["vocab_size"])
+    _check_decoding(path, files)
     return files
+
+
+_MOST = {
+    "vocab_size": 1_000_000,
+    "num_mel_bins": 1_000,
+    "d_model": 100_000,
+    "encoder_layers": 100,
+    "decoder_layers": 100,
+    "encoder_attention_heads": 1_000,
+    "decoder_attention_heads": 1_000,
+    "encoder_ffn_dim": 1_000_000,
+    "decoder_ffn_dim": 1_000_000,
+    "max_source_positions": 100_000,
+    "max_target_positions": 100_000,
+}
+"""Far beyond any Whisper: more is damage, and would take the machine's memory before a weight is missed."""
+
+
+def _check_sizes(path: Path, sizes: Mapping[str, Any]) -> None:
+    for name, most in _MOST.items():
+        value = sizes.get(name, 1)  # what a config.json leaves out has a default
+        if type(value) is not int or not 1 <= value <= most:
+            raise ModelError(
+                f"{path} is damaged: its {name} is {value!r}, a whole number from 1 to {most:,} expected",
+                AGAIN,
+            )
+    for heads in ("encoder_attention_heads", "decoder_attention_heads"):
+        width, count = sizes["d_model"], sizes.get(heads, 1)
+        if width % count:
+            what = f"its d_model is {width}, a multiple of its {count} {heads} expected"
+            raise ModelError(f"{path} is damaged: {what}", AGAIN)
+
+
+def _check_decoding(path: Path, files: _Files) -> None:
+    def is_id(value: object) -> bool:
+        return type(value) is int and 0 <= value < files.sizes["vocab_size"]
+
+    def is_pair(value: object) -> bool:
+        return isinstance(value, list) and [type(each) for each in value] == [int, int]
+
+    for name, expected, fits in (
+        ("suppress_tokens", f"token ids below {files.sizes['vocab_size']}", is_id),
+        ("begin_suppress_tokens", f"token ids below {files.sizes['vocab_size']}", is_id),
+        ("alignment_heads", "pairs of a layer and a head", is_pair),
+    ):
+        found = getattr(files, name)
+        if found is not None and not (isinstance(found, list) and all(map(fits, found))):
+            raise ModelError(
+                f"{path} is damaged: its {name} are {found!r:.40}, a list of {expected} expected", AGAIN
+            )
 
 
 # Fields of a config.json that are rebuilt from the tokenizer, belong in a generation config, or describe the
@@ -196,7 +263,7 @@ _REBUILT = {
 def _read_hf_files(path: Path) -> _Files:
     if not (path / "config.json").exists():
         raise ModelError(f"{path} has no config.json", "give the folder of a whole model")
-    config = _read_json(path / "config.json")
+    config = read_json(path / "config.json")
     if config.get("model_type") != "whisper":
         raise ModelError(f"{path} is a model of type {config.get('model_type')!r}, not a Whisper")
     known = WhisperConfig().to_dict().keys() & WhisperConfig.__annotations__.keys()
@@ -205,7 +272,7 @@ def _read_hf_files(path: Path) -> _Files:
     if missing:
         raise ModelError(f"{path}/config.json lacks {', '.join(missing)}")
     decoding = (
-        _read_json(path / "generation_config.json") if (path / "generation_config.json").exists() else {}
+        read_json(path / "generation_config.json") if (path / "generation_config.json").exists() else {}
     )
 
     def listed(key: str) -> list[int] | None:
@@ -242,14 +309,18 @@ def _read_tokenizer(folder: Path) -> WhisperTokenizer:
         # tokens are taken to begin after <|endoftext|>.
         special = [str(t) for _, t in sorted(tokenizer.added_tokens_decoder.items()) if t.special]
         tokenizer.add_special_tokens({"extra_special_tokens": special, "pad_token": tokenizer.eos_token})
-    except (ValueError, KeyError, TypeError, OSError) as error:
-        raise ModelError(f"the tokenizer in {folder} cannot be read: {error}") from error
-    except Exception as error:
-        # The tokenizers library raises a bare Exception for a file it cannot parse.
-        if type(error) is Exception:
-            raise ModelError(f"the tokenizer in {folder} cannot be read: {error}") from error
+    except ModelError:
         raise
+    except Exception as error:  # whatever transformers and tokenizers make of other content
+        raise ModelError(
+            f"the tokenizer in {folder} cannot be read: {_first_line(error)}",
+            "take its tokenizer files from the original model (openai/whisper-…)",
+        ) from error
     return tokenizer
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 
 # n_vocab of an OpenAI checkpoint → the released size whose tokenizer it has (openai/whisper, model.py and
@@ -309,10 +380,10 @@ def _read_safetensors(path: Path) -> dict[str, torch.Tensor]:
     index = path / "model.safetensors.index.json"
     names = ["model.safetensors"]
     if index.exists() and not (path / names[0]).exists():
-        names = sorted(set(_read_json(index)["weight_map"].values()))
+        names = shards(index)
     state: dict[str, torch.Tensor] = {}
     for name in names:
-        if not (path / name).exists():
+        if not (path / name).is_file():
             raise ModelError(
                 f"{path} has no {name}",
                 "weights in a pickle (pytorch_model.bin) are not loaded: whoever made one can run code here"
@@ -321,15 +392,29 @@ def _read_safetensors(path: Path) -> dict[str, torch.Tensor]:
             )
         try:
             state |= load_file(path / name)
-        except SafetensorError as error:
+        except (SafetensorError, OSError) as error:
             raise ModelError(
                 f"{path / name} is cut or damaged: {error}", "download or copy it again"
             ) from error
     return state
 
 
+def _without_weights(path: Path, files: _Files) -> WhisperForConditionalGeneration:
+    """A model of these sizes whose weights are yet to come."""
+    try:
+        config = WhisperConfig(**files.sizes, **roles(files.tokenizer), begin_suppress_tokens=None)
+        config.architectures = ["WhisperForConditionalGeneration"]
+        with torch.device("meta"):
+            return WhisperForConditionalGeneration(config)
+    except Exception as error:  # whatever transformers makes of other values
+        raise ModelError(
+            f"the config.json in {path} describes no Whisper: {type(error).__name__}: {_first_line(error)}",
+            AGAIN,
+        ) from error
+
+
 def _assemble(
-    path: Path, config: WhisperConfig, state: dict[str, torch.Tensor]
+    path: Path, model: WhisperForConditionalGeneration, state: dict[str, torch.Tensor]
 ) -> WhisperForConditionalGeneration:
     """Put weights into a model; each must be there, of the right shape, and none left over."""
     embedding = state.get("model.decoder.embed_tokens.weight")
@@ -344,8 +429,6 @@ def _assemble(
             f"the output head of {path} differs from its token embedding",
             "Whisper shares the two, and so do all formats it is exported to; such a model cannot be loaded",
         )
-    with torch.device("meta"):
-        model = WhisperForConditionalGeneration(config)
     expected = {
         name: weight.shape for name, weight in model.state_dict().items() if name != "proj_out.weight"
     }
@@ -355,10 +438,12 @@ def _assemble(
     ):
         if names:
             more = f" and {len(names) - 1} more" if len(names) > 1 else ""
-            raise ModelError(f"{path} {problem} {names[0]}{more}")
+            raise ModelError(f"{path} {problem} {names[0]}{more}", AGAIN)
     for name, shape in expected.items():
-        if state[name].shape != shape:
-            raise ModelError(f"{path}: {name} has shape {list(state[name].shape)}, {list(shape)} expected")
+        found = getattr(state[name], "shape", None)
+        if found != shape:
+            held = list(found) if found is not None else type(state[name]).__name__
+            raise ModelError(f"{path}: {name} has shape {held}, {list(shape)} expected", AGAIN)
     # Copies: what was read may be a map of a file that others may change or remove.
     own = {
         name: torch.empty(shape, dtype=torch.float32).copy_(state.pop(name))
@@ -369,10 +454,3 @@ def _assemble(
     model.tie_weights()
     assert model.proj_out.weight is model.model.decoder.embed_tokens.weight
     return model.eval()
-
-
-def _read_json(path: Path) -> dict[str, Any]:
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ModelError(f"{path} is not valid JSON: {error}") from error

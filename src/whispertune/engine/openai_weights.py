@@ -1,10 +1,10 @@
 """Read an OpenAI checkpoint (`.pt`) into Hugging Face names."""
 
-import pickle
 from pathlib import Path
 
 import torch
 
+from whispertune.engine.source import AGAIN
 from whispertune.errors import ModelError
 
 # Fields of `ModelDimensions` in openai/whisper's model.py, and what they are called in WhisperConfig.
@@ -48,15 +48,20 @@ def read_checkpoint(path: Path) -> tuple[dict[str, int], dict[str, torch.Tensor]
     """
     try:
         content = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
-    except (pickle.UnpicklingError, RuntimeError, EOFError, ValueError, KeyError) as error:
+    except Exception as error:  # whatever torch, zipfile and pickle make of other bytes
         raise ModelError(
             f"{path} cannot be read as an OpenAI checkpoint: it is damaged or holds more than weights",
             "only files that load with weights_only=True are accepted",
         ) from error
     if not isinstance(content, dict) or not {"dims", "model_state_dict"} <= content.keys():
         raise ModelError(f"{path} is not an OpenAI checkpoint: it has no 'dims' and 'model_state_dict'")
-    dims = content["dims"]
-    missing = [name for name in (*_DIMENSIONS, "n_text_state") if not isinstance(dims.get(name), int)]
+    dims, state = content["dims"], content["model_state_dict"]
+    if not isinstance(dims, dict) or not isinstance(state, dict):
+        kinds = f"{type(dims).__name__} and {type(state).__name__}"
+        raise ModelError(
+            f"{path} is damaged: 'dims' and 'model_state_dict' are {kinds}, not dict and dict", AGAIN
+        )
+    missing = [name for name in (*_DIMENSIONS, "n_text_state") if name not in dims]
     if missing:
         raise ModelError(f"{path}: dims lacks {', '.join(missing)}")
     if dims["n_audio_state"] != dims["n_text_state"]:
@@ -66,11 +71,11 @@ def read_checkpoint(path: Path) -> tuple[dict[str, int], dict[str, torch.Tensor]
     sizes = {ours: dims[theirs] for theirs, ours in _DIMENSIONS.items()}
     # The MLP of ResidualAttentionBlock in model.py is four times as wide as the model.
     sizes |= {"encoder_ffn_dim": 4 * sizes["d_model"], "decoder_ffn_dim": 4 * sizes["d_model"]}
-    return sizes, {_name(path, key): value for key, value in content["model_state_dict"].items()}
+    return sizes, {_name(path, key): value for key, value in state.items()}
 
 
 def _name(path: Path, key: str) -> str:
-    parts = key.split(".")
+    parts = str(key).split(".")
     if key in _OUTSIDE_BLOCKS:
         return f"model.{_OUTSIDE_BLOCKS[key]}"
     if (module := ".".join(parts[:-1])) in _OUTSIDE_BLOCKS:

@@ -4,16 +4,16 @@ No torch here, so that a mistyped name costs no seconds.
 """
 
 import difflib
+import fcntl
 import hashlib
 import importlib.metadata
 import json
-import os
 import re
+import shlex
 import shutil
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from whispertune.errors import MachineError, MissingExtra, ModelError
 
@@ -30,6 +30,7 @@ SIZES = (
     "large-v3",
     "large-v3-turbo",
 )
+AGAIN = "download or copy the model again"
 HUB_TIMEOUT_S = 5.0
 """How long the Hub may take to say that it is there."""
 
@@ -56,10 +57,18 @@ def resolve(name: str) -> ModelSource:
     """
     if name in SIZES:
         return ModelSource("size", f"openai/whisper-{name}", name)
-    path = Path(name).expanduser()
-    if path.is_dir():
+    if not name.strip():
+        raise ModelError(
+            "the name of the model is empty", f"a folder, an OpenAI .pt, or a size: {' '.join(SIZES)}"
+        )
+    try:
+        path = Path(name).expanduser()
+        is_folder, is_file = path.is_dir(), path.is_file()
+    except (OSError, ValueError, RuntimeError):  # too long, a zero byte, the home of nobody
+        path, is_folder, is_file = Path(), False, False
+    if is_folder:
         return _folder(path, name)
-    if path.is_file():
+    if is_file:
         if path.suffix == ".pt":
             return ModelSource("openai", str(path), name)
         hint = (
@@ -80,18 +89,19 @@ def _folder(path: Path, name: str) -> ModelSource:
         if not (path / "model" / "config.json").exists():
             raise ModelError(
                 f"the run {name} has no delivered model yet",
-                "finish it first: whispertune train … --run " + name,
+                "finish it first: "
+                + shlex.join(["whispertune", "train", "--recipe", f"{name}/recipe.toml", "--run", name]),
             )
         return ModelSource("run", str(path / "model"), name)
     if (path / "adapter_config.json").exists():
-        base = _read_json(path / "adapter_config.json").get("base_model_name_or_path")
+        base = read_json(path / "adapter_config.json").get("base_model_name_or_path")
         raise ModelError(
             f"{name} holds a LoRA adapter, not a model; its base is {base!r}",
             "merge it into its base first, or give the run folder it came from",
         )
-    if (path / "model.bin").exists():
+    if (path / "model.bin").is_file():
         return ModelSource("ct2", str(path), name)
-    if (path / "config.json").exists():
+    if (path / "config.json").is_file():
         return ModelSource("hf", str(path), name)
     raise ModelError(
         f"the folder {name} is not a model: "
@@ -254,9 +264,7 @@ def _is_complete(folder: Path, weights: bool) -> bool:
     if not weights or (folder / "model.safetensors").exists() or (folder / "model.bin").exists():
         return True
     index = folder / "model.safetensors.index.json"
-    return index.exists() and all(
-        (folder / shard).exists() for shard in _read_json(index).get("weight_map", {}).values()
-    )
+    return index.exists() and all((folder / shard).exists() for shard in shards(index))
 
 
 # --- weights that packages carry
@@ -322,14 +330,15 @@ def packaged(size: str) -> Path:
         MachineError: the cache folder cannot be written.
     """
     files = PACKAGED[size]
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "whispertune"
+    parts: dict[str, list[Path]] = {}
+    from whispertune.data.remembered import cache_folder
+
+    cache = cache_folder()
     folder = cache / f"{size}-{files['model.bin'][0][:12]}"
-    if folder.is_dir() and all(
-        (folder / name).exists() and _sha256([folder / name]) == sha for name, (sha, _) in files.items()
-    ):
+    if _is_released(folder, size):
         return folder
-    parts = {name: [_packaged_file(size, part) for part in parts] for name, (_, parts) in files.items()}
-    for name, (sha, _) in files.items():
+    for name, (sha, where) in files.items():
+        parts[name] = [_packaged_file(size, part) for part in where]
         found = _sha256(parts[name])
         if found != sha:
             raise ModelError(
@@ -339,21 +348,38 @@ def packaged(size: str) -> Path:
             )
     try:
         cache.mkdir(parents=True, exist_ok=True)
-        partial = Path(tempfile.mkdtemp(prefix=f".{size}-", dir=cache))
-        for name, paths in parts.items():
-            with open(partial / name, "wb") as joined:
-                for path in paths:
-                    with open(path, "rb") as part:
-                        shutil.copyfileobj(part, joined)
-        if folder.exists():  # it failed verification
-            shutil.rmtree(folder)
-        partial.rename(folder)
+        with open(cache / f".{size}.lock", "w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not _is_released(folder, size):  # another process may just have made it
+                _join(parts, folder)
     except OSError as error:
         raise MachineError(
             f"cannot put the weights of '{size}' into {cache}: {error.strerror}",
             "free some space, or point XDG_CACHE_HOME to a folder that can be written",
         ) from error
     return folder
+
+
+def _is_released(folder: Path, size: str) -> bool:
+    return all(
+        (folder / name).is_file() and _sha256([folder / name]) == sha
+        for name, (sha, _) in PACKAGED[size].items()
+    )
+
+
+def _join(parts: dict[str, list[Path]], folder: Path) -> None:
+    """Write each file from its parts; whatever lies at the folder's place failed verification."""
+    partial = folder.with_name(f".{folder.name}.partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    partial.mkdir()
+    for name, paths in parts.items():
+        with open(partial / name, "wb") as joined:
+            for path in paths:
+                with open(path, "rb") as part:
+                    shutil.copyfileobj(part, joined)
+    if folder.exists():
+        shutil.rmtree(folder)
+    partial.rename(folder)
 
 
 def _packaged_file(size: str, part: _Part) -> Path:
@@ -378,8 +404,33 @@ def _sha256(paths: list[Path]) -> str:
     return digest.hexdigest()
 
 
-def _read_json(path: Path) -> dict:
+def shards(index: Path) -> list[str]:
+    """The names of the files over which an index spreads the weights.
+
+    Raises:
+        ModelError: the index is damaged.
+    """
+    files = read_json(index).get("weight_map")
+    names = files.values() if isinstance(files, dict) else ()
+    if not names or not all(isinstance(name, str) and name == Path(name).name for name in names):
+        raise ModelError(f"{index} does not say in which file of the folder each weight is", AGAIN)
+    return sorted(set(names))
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """What a JSON file of a model says.
+
+    Raises:
+        ModelError: it cannot be read, or holds something other than names and values.
+    """
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ModelError(f"{path} is not valid JSON: {error}") from error
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ModelError(f"{path} cannot be read: {error.strerror}", AGAIN) from error
+    except (ValueError, RecursionError) as error:
+        raise ModelError(f"{path} is not valid JSON: {error}", AGAIN) from error
+    if not isinstance(found, dict):
+        raise ModelError(
+            f"{path} is damaged: names and values expected, {json.dumps(found)[:40]} found", AGAIN
+        )
+    return found

@@ -2,7 +2,6 @@
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -25,6 +24,7 @@ from whispertune.clip import SAMPLE_RATE, WINDOW_SAMPLES
 from whispertune.engine.model import LoadedModel
 from whispertune.engine.tokens import LabelLayout, Task
 from whispertune.errors import ModelError
+from whispertune.run import flush, partial_folder, writing
 
 Dtype = Literal["float32", "float16", "bfloat16"]
 _DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
@@ -50,6 +50,7 @@ def export_hf(
     Raises:
         ModelError: the folder exists.
         UsageError: a language or task that the model does not have.
+        MachineError: the disk is full or cannot be written.
     """
     assert isinstance(loaded.model, WhisperForConditionalGeneration), type(loaded.model)
     if folder.exists():
@@ -58,18 +59,13 @@ def export_hf(
     if language is not None or not loaded.is_multilingual:
         layout = LabelLayout.from_tokenizer(loaded.tokenizer, loaded.model.config, language, task)
         code, task = layout.language, layout.task
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    partial = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
-    try:
+    with writing(folder), partial_folder(folder.with_name(f".{folder.name}.partial")) as partial:
         _write_weights(loaded, partial, _DTYPES[dtype])
         _generation_config(loaded, code, task).save_pretrained(partial)
         _write_tokenizer(loaded, partial, code, task)
         WhisperFeatureExtractor(feature_size=loaded.n_mels).save_pretrained(partial)
-        partial.chmod(0o755)  # mkdtemp makes it private
+        flush(partial)
         partial.rename(folder)
-    except BaseException:
-        shutil.rmtree(partial, ignore_errors=True)
-        raise
     return folder
 
 
@@ -209,7 +205,10 @@ def prove_hf(folder: Path, clips_audio: Sequence[np.ndarray], expected_texts: Se
             audio.dtype,
             len(audio) / SAMPLE_RATE,
         )
-    with tempfile.TemporaryDirectory(prefix="whispertune-proof-") as work:
+    with (
+        writing(folder.parent, "the clips of the proof to a temporary folder"),
+        tempfile.TemporaryDirectory(prefix="whispertune-proof-") as work,
+    ):
         clips, answer = Path(work, "clips.npz"), Path(work, "answer.json")
         named: dict[str, Any] = {f"clip{i:04d}": audio for i, audio in enumerate(clips_audio)}
         np.savez(clips, **named)
