@@ -10,7 +10,7 @@ from transformers import AutoModelForSpeechSeq2Seq, AutoProcessor
 
 from whispertune.engine.model import load, resolve
 from whispertune.engine.tokens import LabelLayout
-from whispertune.errors import ModelError, UsageError
+from whispertune.errors import MachineError, ModelError, UsageError
 from whispertune.ship.hf import export_hf, prove_hf
 
 pytestmark = pytest.mark.usefixtures("quick_tokenizers")
@@ -73,9 +73,11 @@ def test_a_failed_write_leaves_nothing_behind(loaded, tmp_path, monkeypatch):
     def full(*_args, **_kwargs):
         raise OSError(28, "No space left on device")
 
+    (tmp_path / ".out.partial").mkdir()  # left by a kill
     monkeypatch.setattr("whispertune.ship.hf.save_file", full)
-    with pytest.raises(OSError, match="No space left"):
+    with pytest.raises(MachineError) as error:
         export_hf(loaded, tmp_path / "out", language="cs")
+    assert error.value.what.startswith(f"cannot write {tmp_path}/out: No space left on device (")
     assert list(tmp_path.iterdir()) == []
 
 
