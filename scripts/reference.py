@@ -17,7 +17,7 @@ _EXIT_CODES = """\
 | 1 | the input or the machine is at fault: one line says what, where and by how much, another what to do |
 | 2 | the words of the command do not fit |
 | 3 | what was found would hurt: rows rejected, warnings of `check`, the verdict *worse* |
-| 130 | stopped by you (Ctrl-C or SIGTERM), everything saved: the same command goes on |
+| 130 | stopped by you (Ctrl-C, SIGTERM, a closed terminal or pipe), everything saved: the same command goes on |
 
 `train --require better` exits with 3 for any other verdict, too."""
 

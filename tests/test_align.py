@@ -108,6 +108,7 @@ def test_repeating_what_was_said_is_no_loop():
     [(count_words, jiwer.process_words), (count_characters, jiwer.process_characters)],
     ids=["words", "characters"],
 )
+@pytest.mark.real
 def test_counts_equal_jiwers_on_10_000_random_pairs(ours, theirs):
     random.seed(23)
     words = ["a", "b", "ab", "ba", "č", "का", "字"]

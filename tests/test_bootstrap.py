@@ -67,6 +67,7 @@ def test_the_order_of_labels_and_their_names_do_not_matter():
 
 
 @pytest.mark.parametrize("clips", [400, 3 * MAX_BAGS])
+@pytest.mark.real
 def test_width_follows_the_formula_for_a_ratio(clips):
     """For many independent clips the interval is ± 1.96 standard errors of the linearised ratio (Cochran,
     Sampling Techniques, 6.4), also where groups are dealt into bags."""
@@ -139,6 +140,7 @@ def test_draws_without_a_reference_word_are_left_out():
 
 
 @pytest.mark.parametrize("groups", [20, 40])
+@pytest.mark.real
 def test_a_known_difference_is_inside_about_95_times_in_100(groups):
     """300 simulated sets of speakers, five clips each, speakers differing in error rate and in gain.
 

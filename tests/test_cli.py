@@ -235,7 +235,7 @@ def test_import_says_with_its_exit_code_that_rows_were_rejected(whispertune: Com
     assert "rejected  c00.wav: the file is empty (0 bytes)" in said.err
     said = whispertune("check", "c")
     assert said.code == 3 and "reject    c00.wav  " in said.out
-    assert "check     11 clips, 0.2 min; 1 rejected at import, 1 warnings" in said.out
+    assert "check     11 clips, 0.2 min; 1 rejected at import, 1 warning" in said.out
 
 
 def test_check(whispertune: Command, elsewhere: Path):
@@ -817,3 +817,27 @@ def test_python_m_whispertune():
         [sys.executable, "-m", "whispertune", "--version"], capture_output=True, text=True, check=True
     )
     assert done.stdout.startswith("whispertune ")
+
+
+def test_words_that_cannot_be_meant(whispertune: Command) -> None:
+    said = whispertune("import", "", "--to", "c")
+    assert (said.code, said.error()) == (
+        2,
+        ("one of the words is empty", "is it a variable of the shell that is not set?"),
+    )
+    said = whispertune("import", "s", "--to", os.fsdecode(b"c\xff"))
+    assert (said.code, said.error()) == (2, ("c\\udcff is not UTF-8", "rename the file or folder"))
+
+
+def test_check_names_the_nearest_language(whispertune: Command) -> None:
+    said = whispertune("check", "s", "--language", "chzech")
+    assert (said.code, said.error()) == (2, ("Whisper has no language 'chzech'", "did you mean czech?"))
+
+
+def test_a_project_file_that_is_none(whispertune: Command) -> None:
+    Path("whispertune.toml").mkdir()
+    said = whispertune("train", "s")
+    assert (said.code, said.error()) == (
+        2,
+        ("whispertune.toml is no file", "move away what has its name here"),
+    )

@@ -1,11 +1,13 @@
 """The corpus folder: whole or not there, movable, read by memory map."""
 
 import errno
+import os
 import shutil
 import wave
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
@@ -200,3 +202,188 @@ def test_the_fingerprint_follows_the_content_only(tmp_path: Path) -> None:
 
 def test_shards_hold_at_most_a_gigabyte() -> None:
     assert corpus_module.SHARD_BYTES <= 10**9
+
+
+# A damaged folder
+
+
+def edit(folder: Path, **columns: list) -> None:
+    """Other values in columns of the table; None instead of values: without the column."""
+    path = folder / "clips.parquet"
+    table = pq.read_table(path)
+    for name, values in columns.items():
+        place = table.column_names.index(name)
+        if values is None:
+            table = table.remove_column(place)
+        else:
+            table = table.set_column(place, name, pa.array(values))
+    pq.write_table(table, path)
+
+
+def refused(folder: Path) -> tuple[str, str]:
+    with pytest.raises(DataError) as caught:
+        Corpus.open(folder)
+    return caught.value.what.replace(str(folder), "C"), caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("columns", "what"),
+    [
+        ({"samples": None}, "no column 'samples'"),
+        ({"text": ["a", None, "b"]}, "row 2 has no 'text'"),
+        ({"split": ["train", "left", "dev"]}, "row 2 has the split 'left', which is none of train, dev, test"),
+        ({"offset": [-1, 1_500, 3_000]}, "row 1 has 1,000 samples from -1 on, which is no stretch of audio"),
+        ({"samples": [1_000, 0, 800]}, "row 2 has 0 samples from 1,500 on, which is no stretch of audio"),
+        ({"offset": ["a", "b", "c"]}, "the column 'offset' holds string, not int64"),
+        ({"text": [["a"], ["b"], ["c"]]}, "the column 'text' holds list<element: string>, not string"),
+        ({"shard": ["../../x.wav"] * 3}, "row 1 has its audio at '../../x.wav', outside of the corpus"),
+        ({"shard": ["/etc/passwd"] * 3}, "row 1 has its audio at '/etc/passwd', outside of the corpus"),
+        ({"id": ["a", "a", "b"]}, "2 rows have the id 'a'"),
+        (
+            {"shard": ["audio-00000.wav", "b.wav", "b.wav"]},
+            "the recording 'r' is in audio-00000.wav and b.wav",
+        ),
+    ],
+)
+def test_a_damaged_table_is_named(tmp_path: Path, columns: dict, what: str) -> None:
+    small_corpus(tmp_path / "c")
+    edit(tmp_path / "c", **columns)
+    assert refused(tmp_path / "c") == (f"C/clips.parquet is damaged: {what}", "import the source again")
+
+
+def test_a_column_twice_is_named(tmp_path: Path) -> None:
+    small_corpus(tmp_path / "c")
+    path = tmp_path / "c" / "clips.parquet"
+    table = pq.read_table(path)
+    pq.write_table(table.append_column("text", table["text"]), path)
+    assert refused(tmp_path / "c")[0] == "C/clips.parquet is damaged: 2 columns 'text'"
+
+
+def test_columns_that_were_edited_elsewhere_are_taken(tmp_path: Path) -> None:
+    small_corpus(tmp_path / "c")
+    edit(tmp_path / "c", text=[1, 2, 3], age=[9, None, 10], duration_s=None)
+    clips = Corpus.open(tmp_path / "c").clips
+    assert [(c.text, c.extra) for c in clips] == [("1", {"age": "9"}), ("2", {}), ("3", {"age": "10"})]
+
+
+@pytest.mark.parametrize(
+    ("mark", "what", "hint"),
+    [
+        (b"nope", "is damaged: what it says of the corpus is no JSON object", "import the source again"),
+        (b"[1]", "is damaged: what it says of the corpus is no JSON object", "import the source again"),
+        (
+            b'{"format": 2}',
+            "is a corpus of format 2; this whispertune reads format 1",
+            "use the whispertune that wrote it, or a newer one",
+        ),
+    ],
+)
+def test_what_is_said_of_the_corpus_is_damaged_or_newer(
+    tmp_path: Path, mark: bytes, what: str, hint: str
+) -> None:
+    small_corpus(tmp_path / "c")
+    path = tmp_path / "c" / "clips.parquet"
+    pq.write_table(pq.read_table(path).replace_schema_metadata({b"whispertune": mark}), path)
+    assert refused(tmp_path / "c") == (f"C/clips.parquet {what}", hint)
+
+
+def test_a_shard_of_another_format_is_named(tmp_path: Path) -> None:
+    small_corpus(tmp_path / "c")
+    shard = tmp_path / "c" / "audio-00000.wav"
+    head = bytearray(shard.read_bytes())
+    head[24:28] = (8_000).to_bytes(4, "little")
+    shard.write_bytes(head)
+    assert refused(tmp_path / "c")[0] == (
+        "C/audio-00000.wav is no 16-bit mono WAV of 16,000 Hz: its header says 16-bit, 1 channels, 8,000 Hz"
+    )
+    shard.write_bytes(b"\0" * len(head))
+    assert refused(tmp_path / "c")[0] == (
+        "C/audio-00000.wav is no 16-bit mono WAV of 16,000 Hz: its header is damaged"
+    )
+    shard.unlink()
+    os.mkfifo(shard)
+    assert refused(tmp_path / "c")[0] == "C/audio-00000.wav is missing: the corpus is not whole"
+
+
+@pytest.mark.parametrize("line", [b'{"file_name": "x", "rea', b"[1]", b'{"a": 1}', b"\xff", b"[" * 9_999])
+def test_damaged_findings_are_named_by_line(tmp_path: Path, line: bytes) -> None:
+    small_corpus(tmp_path / "c")
+    path = tmp_path / "c" / "rejected.jsonl"
+    path.write_bytes(path.read_bytes() + line)
+    with pytest.raises(DataError) as caught:
+        _ = Corpus.open(tmp_path / "c").rejected
+    assert caught.value.what == f"{path}:2 is damaged: no finding as import writes them"
+    assert caught.value.hint == "import the source again, or delete the file: it only tells what import found"
+
+
+def test_a_pipe_is_no_corpus(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "clips.parquet")
+    assert not is_corpus(tmp_path)
+
+
+# Odd places, and writers that were killed
+
+
+def test_names_that_are_not_utf8_are_kept(tmp_path: Path) -> None:
+    folder = tmp_path / os.fsdecode(b"\xff")
+    with CorpusWriter(folder) as writer:
+        shard, offset = writer.add_recording(ramp(10))
+        name = os.fsdecode(b"\xfe.wav")
+        writer.finish([clip("a", shard, offset, 10)], [Finding("warn", name, "unlisted", "m")])
+    assert Corpus.open(folder).findings == [Finding("warn", name, "unlisted", "m")]
+
+
+def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    for folder, why in [(tmp_path / "file" / "c", "File exists"), (tmp_path / ("c" * 250), "File name too long")]:
+        with pytest.raises(MachineError) as caught:
+            CorpusWriter(folder)
+        assert caught.value.what == f"the corpus cannot be written at {folder}: {why}"
+        assert caught.value.hint == "name a folder where you may write"
+    assert left_in(tmp_path) == ["file"]
+
+
+def test_a_link_is_followed(tmp_path: Path) -> None:
+    (tmp_path / "loop").symlink_to("loop")
+    with pytest.raises(DataError, match="loop is there already and is no corpus; it is left as it is"):
+        CorpusWriter(tmp_path / "loop")
+    (tmp_path / "link").symlink_to("real")
+    small_corpus(tmp_path / "link")
+    small_corpus(tmp_path / "link", replace=True)
+    assert (tmp_path / "link").is_symlink()
+    assert left_in(tmp_path) == ["link", "loop", "real"]
+
+
+def test_a_file_that_may_not_grow_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def limited(*_: object) -> None:
+        raise OSError(errno.EFBIG, "File too large")
+
+    monkeypatch.setattr(wave.Wave_write, "writeframesraw", limited)
+    with pytest.raises(MachineError) as caught, CorpusWriter(tmp_path / "c") as writer:
+        writer.add_recording(ramp(10))
+    assert caught.value.what.startswith("the corpus cannot be written (File too large): 0.0 MB of the corpus")
+    assert caught.value.hint == "name a folder on another disk; ulimit -f shows how large a file may be"
+    assert left_in(tmp_path) == []
+
+
+def test_what_a_killed_writer_left_goes_and_a_live_one_stays(tmp_path: Path) -> None:
+    dead = tmp_path / ".c.partial-dead"
+    dead.mkdir()
+    (dead / "audio-00000.wav").write_bytes(b"x" * 99)
+    live = CorpusWriter(tmp_path / "c")
+    assert left_in(tmp_path) == [live._partial.name]
+    small_corpus(tmp_path / "c")
+    assert left_in(tmp_path) == [live._partial.name, "c"]
+    live.__exit__(KeyboardInterrupt, None, None)
+    assert left_in(tmp_path) == ["c"]
+
+
+def test_a_corpus_that_a_killed_writer_had_moved_aside_is_put_back(tmp_path: Path) -> None:
+    small_corpus(tmp_path / "c")
+    (tmp_path / "c").rename(tmp_path / ".c.old-x")
+    with pytest.raises(DataError, match="c is a corpus already"):
+        CorpusWriter(tmp_path / "c")
+    assert left_in(tmp_path) == ["c"]
+    (tmp_path / ".c.old-y").mkdir()
+    small_corpus(tmp_path / "c", replace=True)
+    assert left_in(tmp_path) == ["c"]

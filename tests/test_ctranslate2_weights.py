@@ -109,6 +109,7 @@ def test_another_version_spec_or_revision(broken):
     refused(folder, "holds a WhisperSpec revision 4, not a WhisperSpec revision 3")
 
 
+@pytest.mark.real
 def test_variables_a_whisper_does_not_have_are_named(broken):
     folder, file = broken
     file.variables["decoder/layer_0/self_attention/rotary_base"] = np.zeros((), np.float32)

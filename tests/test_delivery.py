@@ -79,6 +79,7 @@ def test_a_choice_is_read_back(tmp_path):
 
 
 @pytest.mark.usefixtures("quick_tokenizers")
+@pytest.mark.real
 def test_the_ends_of_the_line_are_its_models(tiny_model_folder):
     base, tuned = (load(resolve(str(tiny_model_folder))) for _ in range(2))
     with torch.no_grad():

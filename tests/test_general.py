@@ -59,6 +59,7 @@ def checked(run, told=None):
     return job
 
 
+@pytest.mark.real
 def test_a_run_that_names_no_guard_takes_it_and_keeps_it(fleurs, tmp_path, english):  # noqa: F811
     run = run_of(tmp_path / "r", english, make_corpus(tmp_path / "c"), data__guards=None)
     told = Told()
@@ -70,6 +71,7 @@ def test_a_run_that_names_no_guard_takes_it_and_keeps_it(fleurs, tmp_path, engli
     assert told.lines("guard") == []
 
 
+@pytest.mark.real
 def test_no_hub_is_said_and_only_stops_who_asked_for_it(tmp_path, english, monkeypatch):  # noqa: F811
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     corpus = make_corpus(tmp_path / "c")
@@ -82,5 +84,6 @@ def test_no_hub_is_said_and_only_stops_who_asked_for_it(tmp_path, english, monke
     assert len(said) == 1 and said[0].endswith("; --guard FOLDER checks it")
 
 
+@pytest.mark.real
 def test_the_layouts_of_an_english_model_name_no_language(english):  # noqa: F811
     assert Layouts(str(english), None, "transcribe").default.language is None, "so English is what it guards"

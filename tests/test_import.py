@@ -1,7 +1,9 @@
 """Import: every row of a source is in the corpus or named with its reason."""
 
+import dataclasses
 import io
 import json
+import os
 import shutil
 import threading
 import urllib.parse
@@ -16,7 +18,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from whispertune.corpus import Corpus
-from whispertune.data.importers import ImportSummary, import_source, read_source
+from whispertune.data.importers import ImportSummary, import_rows, import_source, read_source
 from whispertune.errors import DataError, MachineError, UsageError
 
 
@@ -246,7 +248,7 @@ def test_rows_that_do_not_fit_their_header_or_file(tmp_path: Path) -> None:
         "listed already at 0.00 s, with another text: the first is kept",
         "start 2 s and end 1 s are no stretch of time",
         "ends at 9.50 s, but the recording has 3.00 s",
-        "start and end: could not convert string to float: 'x'",
+        "start = 'x' is no number of seconds",
         "split 'tset' is none of train, training, dev, valid, validation, val, test",
         "7 fields where the header has 5: put texts with the separator in them in quotes",
         "2 fields where the header has 5",
@@ -629,3 +631,100 @@ def test_a_split_that_is_not_known_is_refused_before_anything_is_decoded(tmp_pat
         import_source(tmp_path / "nothing here", tmp_path / "c", ratios="70/30")
     assert error.value.what == "ratios '70/30' are not known"
     assert error.value.hint == "use 90/10 or 80/10/10"
+
+
+# Odd metadata
+
+
+@pytest.mark.parametrize(
+    ("metadata", "what", "hint"),
+    [
+        (b"file_name,text,text\na.wav,x,y\n", ":1: the column 'text' is there 2 times", "rename one"),
+        (b"file_name,text\na.wav,caf\xe9\n", ":2 is not UTF-8 text (byte 0xe9)", "save it again as UTF-8"),
+        (
+            b'file_name,text\na.wav,"open\n',
+            ":2 cannot be read as a table: unexpected end of data",
+            "is a quotation mark left open?",
+        ),
+    ],
+)
+def test_a_table_that_cannot_be_read_is_named_by_line(
+    tmp_path: Path, metadata: bytes, what: str, hint: str
+) -> None:
+    source = source_of(tmp_path / "s", {}, metadata)
+    with pytest.raises(DataError) as caught:
+        read_source(source)
+    assert (caught.value.what, caught.value.hint) == (f"{source / 'metadata.csv'}{what}", hint)
+
+
+def test_utf16_and_long_fields_are_read(tmp_path: Path) -> None:
+    files = {"a.wav": wav_bytes(sound(1))}
+    long = "x" * 200_000
+    metadata = f"file_name,text,note\na.wav,Hi there.,{long}\n".encode("utf-16")
+    import_source(source_of(tmp_path / "s", files, metadata), tmp_path / "c")
+    (clip,) = Corpus.open(tmp_path / "c").clips
+    assert (clip.text, clip.extra["note"]) == ("Hi there.", long)
+
+
+def test_odd_json_costs_only_its_row(tmp_path: Path) -> None:
+    rows = [
+        '{"file_name": "a0.wav", "text": "Good \\ud800 one.", "note\\udfff": 1}',
+        "[" * 100_000,
+        '{"file_name": "a1.wav", "text": "x", "end": [1]}',
+        '{"file_name": "a2.wav", "text": "x", "start": 1' + "0" * 400 + "}",
+        '{"file_name": "a3.wav", "text": "x", "language": "klingon"}',
+        '{"file_name": "a4.wav", "text": "Yes.", "language": "English"}',
+    ]
+    files = {f"a{i}.wav": wav_bytes(sound(i)) for i in range(5)}
+    summary = import_source(
+        source_of(tmp_path / "s", files, "\n".join(rows), "metadata.jsonl"), tmp_path / "c", language="EN_us"
+    )
+    rejected = {f.file_name: f.message for f in summary.findings if f.severity == "reject"}
+    hint = rejected.pop("a3.wav")
+    assert hint.startswith("Whisper has no language 'klingon'; did you mean ")
+    assert rejected == {
+        "metadata.jsonl:2": "not JSON: nested too deeply",
+        "a1.wav": "end = '[1]' is no number of seconds",
+        "a2.wav": f"start = '1{'0' * 39}' is no number of seconds",
+    }
+    clips = Corpus.open(tmp_path / "c").clips
+    assert [(c.text, c.language) for c in clips] == [("Good \ufffd one.", "en"), ("Yes.", "en")]
+
+
+def test_a_language_that_is_none_stops_before_anything_is_read(tmp_path: Path) -> None:
+    with pytest.raises(UsageError) as caught:
+        import_source(ten(tmp_path / "s"), tmp_path / "c", language="chzech")
+    assert (caught.value.what, caught.value.hint) == (
+        "Whisper has no language 'chzech'",
+        "did you mean czech?",
+    )
+
+
+def test_a_file_that_cannot_be_read_costs_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = ten(tmp_path / "s", count=3)
+    of = Path.stat
+
+    def stat(path: Path, **options: bool):
+        if path.name == "a1.wav" and read:
+            raise PermissionError(13, "Permission denied", str(path))
+        return of(path, **options)
+
+    read: list[int] = []
+    opened = read_source(source)
+    monkeypatch.setattr(Path, "stat", stat)
+    read.append(1)
+    summary = import_rows(dataclasses.replace(opened, bytes=None, rows=iter(opened.rows)), source, tmp_path / "c")
+    assert told(summary, "a1.wav") == [("reject", "unreadable", "cannot be read: Permission denied")]
+    assert summary.kept == 2
+
+
+def test_a_corpus_inside_its_source_and_a_pipe_as_source_are_refused(tmp_path: Path) -> None:
+    source = ten(tmp_path / "s", count=2)
+    with pytest.raises(DataError) as caught:
+        import_source(source, source / "c")
+    assert caught.value.what == f"the corpus {source / 'c'} would lie inside its source {source}"
+    assert caught.value.hint == "name a folder beside the source"
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(DataError) as caught:
+        import_source(tmp_path / "pipe", tmp_path / "c")
+    assert caught.value.what == f"{tmp_path / 'pipe'} is neither a folder nor a file"

@@ -23,7 +23,7 @@ from conftest import real_tokenizer
 from whispertune.corpus import Corpus
 from whispertune.data.importers import import_source
 from whispertune.errors import DataError, ModelError, Refused, Stopped, UsageError, WhispertuneError
-from whispertune.recipe import Recipe
+from whispertune.recipe import Recipe, to_toml_value
 from whispertune.run import Event, Run, write_json
 
 pytest.importorskip("torch")
@@ -313,6 +313,7 @@ def finished(
     return run, train(run, told), told
 
 
+@pytest.mark.real
 def test_the_run_holds_what_the_design_names(finished):
     run, report, _ = finished
     names = {path.name for path in run.folder.iterdir()}
@@ -343,6 +344,7 @@ def test_the_run_holds_what_the_design_names(finished):
     assert not [path for path in run.folder.rglob("*.partial")]
 
 
+@pytest.mark.real
 def test_it_says_what_it_does(finished):
     run, _, told = finished
     assert told.lines("check") == ["6 clips to train on, 6 s"]
@@ -355,6 +357,7 @@ def test_it_says_what_it_does(finished):
     assert list(run.tensorboard.glob("events.out.tfevents.*"))
 
 
+@pytest.mark.real
 def test_labels_without_case_are_written_as_the_base_model_would(finished, corpus: Path):
     run, _, told = finished
     assert (run.plan or {})["text_style"] == "base"
@@ -368,6 +371,7 @@ def test_labels_without_case_are_written_as_the_base_model_would(finished, corpu
     assert all(word not in told.lines("label")[0] for word in map(str.upper, WORDS))
 
 
+@pytest.mark.real
 def test_the_delivered_model_loads_and_is_not_the_base(finished, english: Path):
     from transformers import WhisperForConditionalGeneration, WhisperProcessor
 
@@ -381,6 +385,7 @@ def test_the_delivered_model_loads_and_is_not_the_base(finished, english: Path):
     assert settings["model"]["fingerprint"] != settings["tuned"]["fingerprint"]
 
 
+@pytest.mark.real
 def test_one_model_gets_one_number(finished, english: Path, corpus: Path):
     """Evaluated twice, or through train and eval: case 12."""
     from whispertune import steps
@@ -402,6 +407,7 @@ def test_one_model_gets_one_number(finished, english: Path, corpus: Path):
     assert (both["before"], both["after"]) == (report["before"], report["after"])
 
 
+@pytest.mark.real
 def test_export_is_proved_and_refuses_what_it_cannot_do(finished, tmp_path: Path):
     from whispertune import steps
 
@@ -429,6 +435,7 @@ def test_export_is_proved_and_refuses_what_it_cannot_do(finished, tmp_path: Path
     assert (tmp_path / "mine" / "notes.txt").exists()
 
 
+@pytest.mark.real
 def test_a_recording_is_transcribed(finished, tmp_path: Path):
     from whispertune import steps
 
@@ -581,7 +588,7 @@ def test_a_stop_by_signal_saves_and_the_same_command_goes_on(tmp_path: Path, eng
     with pytest.raises(Stopped):
         train(run, Told(lambda event: event.kind == "step"))
     words = ["train", str(corpus), "--model", str(english), "--run", str(run.folder)]
-    words += [word for key, value in changes.items() for word in ("--set", f"{key}={value}")]
+    words += [word for key, value in changes.items() for word in ("--set", f"{key}={to_toml_value(value)}")]
 
     def steps() -> int:
         return max(event["step"] for event in run.events("step"))

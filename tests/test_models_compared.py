@@ -35,6 +35,7 @@ def test_a_wrong_name_is_said_before_anything_is_decoded(tmp_path, english):  # 
     assert decoded(told) == set() and not (tmp_path / "out").exists()
 
 
+@pytest.mark.real
 def test_each_is_decoded_once_and_what_it_said_can_be_compared_again(tmp_path, english):  # noqa: F811
     corpus = make_corpus(tmp_path / "c", speaker=[f"s{n}" for n in range(12)])
     other = make_model(tmp_path / "other" / "small.en", "multilingual")
@@ -56,6 +57,7 @@ def test_each_is_decoded_once_and_what_it_said_can_be_compared_again(tmp_path, e
     assert set(kept.columns["speaker"].values()) <= {f"s{n}" for n in range(12)} and len(kept.rows) == 4
 
 
+@pytest.mark.real
 def test_evaluate_writes_transcripts_with_the_errors_of_each_clip(tmp_path, english):  # noqa: F811
     from whispertune import steps
 

@@ -77,6 +77,7 @@ def test_english_follows_the_field(text, words):
     assert ENGLISH(text) == words
 
 
+@pytest.mark.real
 def test_english_never_fails_whatever_number_words_follow_each_other():
     random.seed(0)
     written = ["5", "20", "1990s", "$3", "0.5", "a", "half", "%", ".", "-7", "+", "¢5", "£", "1st", "٣", "½"]
@@ -295,6 +296,7 @@ def test_rules_from_any_editor(tmp_path, newline, mark):
     assert normalizer_for("cs", read_rules(path))("ok, like so") == "okay so"
 
 
+@pytest.mark.real
 def test_the_short_cut_for_plain_texts_changes_nothing(monkeypatch):
     """Most texts are letters and common punctuation; the rules on digits and symbols are then passed over."""
     from whispertune.scoring import normalize

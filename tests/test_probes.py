@@ -156,6 +156,7 @@ def test_so_many_of_24_windows(worse, better, alone_, of_five):
     assert probe.change == f"text on {better} → {worse} of 24 windows without speech"
 
 
+@pytest.mark.real
 def test_two_equal_models_seldom_differ():
     """Windows that fall either way by chance: none of five probes fails, but in 2.5 % of the cases."""
     rng, failures = np.random.default_rng(0), 0
@@ -313,6 +314,7 @@ def few(seed: int) -> list[tuple[str, np.ndarray]]:
     return list(itertools.islice(windows_without_speech(seed), 3))
 
 
+@pytest.mark.real
 def test_windows_without_speech():
     windows = dict(windows_without_speech(0))
     assert len(windows) == 24 and all(w.shape == (WINDOW_SAMPLES,) for w in windows.values())
@@ -515,6 +517,7 @@ def test_everything_is_observed_once_and_is_json(multilingual, corpus, brief):
     assert all(probe.difference.point == 0 for probe in same)
 
 
+@pytest.mark.real
 def test_it_depends_on_the_clips_and_not_on_their_order_or_batches(multilingual, corpus, brief):
     first = observed(multilingual, corpus, keywords=[Keyword("Denver")])
     assert first == observed(multilingual, corpus, keywords=[Keyword("Denver")], clips=corpus.clips[::-1])
@@ -525,6 +528,7 @@ def test_it_depends_on_the_clips_and_not_on_their_order_or_batches(multilingual,
     assert [row["id"] for row in seeded["no speech"]] != [row["id"] for row in first["no speech"]]
 
 
+@pytest.mark.real
 def test_an_english_model_detects_no_language(tmp_path, corpus, brief):
     loaded = random_model(tmp_path, "english", 51864)
     found = observed(loaded, corpus, clips=[])

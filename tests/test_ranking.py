@@ -69,6 +69,7 @@ def test_two_systems_are_told_apart_by_their_interval():
         assert pair.beyond_chance == (pair.difference.high < 0 or pair.difference.low > 0)
 
 
+@pytest.mark.real
 def test_equal_systems_are_seldom_told_apart_though_there_are_ten_pairs():
     """Holm holds the chance of any false difference at 5 %: at most 6 in 40 sets, three standard errors
     (1.4) above the 2 expected. Ten pairs each at 5 % would show one in about 17 sets."""

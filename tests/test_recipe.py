@@ -172,3 +172,28 @@ def test_a_recipe_that_is_not_utf_8_is_refused_in_a_line(tmp_path: Path):
 def test_minutes_of_test_audio_are_some_or_all(minutes: float):
     with pytest.raises(UsageError, match="expected number or all"):
         Recipe().with_changes({"eval.test_minutes": minutes})
+
+
+@pytest.mark.parametrize("value", ["9" * 5_000, "[" * 5_000])
+def test_a_value_beyond_toml_is_a_text_and_shown_short(value: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        Recipe().with_changes(parse_assignments([f"train.passes={value}"]))
+    assert caught.value.what == (
+        f"a recipe value does not fit: train.passes = '{value[:78]}…; expected number > 0"
+    )
+
+
+@pytest.mark.parametrize("text", ["x = " + "9" * 5_000, "x = " + "[" * 9_000])
+def test_toml_that_overflows_its_reader(text: str) -> None:
+    with pytest.raises(UsageError, match=r"^r\.toml is not TOML: "):
+        Recipe.from_toml(text, "r.toml")
+
+
+def test_an_absurd_weight_decay_and_a_seed_beyond_numbers() -> None:
+    for key, value, kind in [
+        ("train.weight_decay", 2, "number ≥ 0 and ≤ 1"),
+        ("train.seed", 10**10, "whole number ≥ 0 and ≤ 1e+09"),
+    ]:
+        with pytest.raises(UsageError) as caught:
+            Recipe().with_changes({key: value})
+        assert caught.value.what == f"a recipe value does not fit: {key} = {value}; expected {kind}"

@@ -131,6 +131,7 @@ def test_english_only_models_as_well(english):
     assert len({tuple(row) for row in ours}) == 5
 
 
+@pytest.mark.real
 def test_suppressed_tokens_are_never_said(model, czech):
     audio, options = clips(5), DecodeOptions(max_new_tokens=20)
     said = {token for row in greedy_ids(model, audio, czech, options) for token in row}
@@ -175,6 +176,7 @@ def test_no_clips(multilingual):
     assert transcribe(multilingual.model, [], [], DecodeOptions()) == []
 
 
+@pytest.mark.real
 def test_the_text_does_not_depend_on_the_batch(multilingual, czech):
     """Case 34."""
     audio = clips(9)

@@ -140,6 +140,7 @@ def text_of_length(layout: LabelLayout, tokens: int) -> str:
     "section", [{}, {"timestamps": 1.0}, {"prompt": 1.0}, {"timestamps": 1.0, "prompt": 1.0}]
 )
 @pytest.mark.parametrize("which", ["english", "czech"])
+@pytest.mark.real
 def test_a_label_of_448_tokens_trains_plain_and_alone(tmp_path, request, which, section):
     layout = request.getfixturevalue(which)
     said = [text_of_length(layout, LIMIT - 5), text_of_length(layout, LIMIT), "Short."]

@@ -1,12 +1,14 @@
 """The command line: it reads words, calls floors below, and shows what they say. It computes nothing."""
 
 import errno
+import io
 import os
 import shlex
 import signal
 import stat
 import sys
 import warnings
+from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -17,6 +19,7 @@ import typer
 import whispertune
 from whispertune import recipe as recipes
 from whispertune.backends.local import LocalBackend
+from whispertune.clip import counted
 from whispertune.errors import MachineError, UsageError, WhispertuneError
 from whispertune.project import chosen_recipe, require_model_and_corpus
 from whispertune.recipe import Recipe, keys
@@ -72,10 +75,13 @@ def main() -> None:
             signal.signal(name, handler)
     if not sys.warnoptions:  # what libraries will change is for our tests to see, where it is an error
         warnings.simplefilter("ignore", FutureWarning)
+    if isinstance(sys.stdout, io.TextIOWrapper):  # names of files need not be UTF-8
+        sys.stdout.reconfigure(errors="backslashreplace")
     terminal = Terminal("--json" in sys.argv)
     code: int | None
     try:
         _require_working_folder()
+        _refuse_odd(sys.argv[1:])
         code = app(prog_name="whispertune", standalone_mode=False)
         sys.stdout.flush()
     except BrokenPipeError:
@@ -105,6 +111,16 @@ def main() -> None:
     for name in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # a late one shall not make an error of it
         signal.signal(name, signal.SIG_IGN)
     sys.exit(code or 0)
+
+
+def _refuse_odd(words: Sequence[str]) -> None:
+    """What cannot be written into a recipe or a table, and what a shell's unset variable leaves."""
+    for word in words:
+        if not word:
+            raise UsageError("one of the words is empty", "is it a variable of the shell that is not set?")
+        if any("\ud800" <= letter <= "\udfff" for letter in word):
+            shown = word.encode("utf-8", "backslashreplace").decode()
+            raise UsageError(f"{shown} is not UTF-8", "rename the file or folder")
 
 
 @app.callback(invoke_without_command=True)
@@ -183,16 +199,18 @@ def check(
     """Find the clips that would hurt, before anything is trained; where there are some the exit code is 3."""
     from whispertune.corpus import Corpus
     from whispertune.data.validate import check_corpus
+    from whispertune.scoring.languages import whisper_code
 
     terminal = Terminal(as_json)
+    language = whisper_code(language) if language else None
     opened = Corpus.open(_corpus(terminal, corpus, language))
     rejected = opened.rejected
     findings = [*rejected, *check_corpus(opened)]
     show_findings(terminal, findings)
     warnings = sum(finding.severity == "warn" for finding in findings)
     minutes = opened.duration_s / 60
-    found = f"{len(rejected)} rejected at import, {warnings} warnings"
-    terminal.line("check", f"{len(opened.clips)} clips, {minutes:.1f} min; {found}")
+    found = f"{len(rejected)} rejected at import, {counted(warnings, 'warning')}"
+    terminal.line("check", f"{counted(len(opened.clips), 'clip')}, {minutes:.1f} min; {found}")
     terminal.next(f"whispertune train {shlex.quote(corpus)} --model tiny.en")
     terminal.data([_as_dict(finding) for finding in findings])
     if rejected or warnings:

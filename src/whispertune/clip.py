@@ -16,6 +16,11 @@ Provenance = Literal["published", "read prompt", "person", "agreement", "model"]
 """Who vouches for a text: its publisher, the prompt read, a person, two agreeing models, one model."""
 
 
+def counted(count: int, noun: str) -> str:
+    """`1 clip`, `2 clips`."""
+    return f"{count} {noun}{'' if count == 1 else 's'}"
+
+
 @dataclass(frozen=True, slots=True)
 class Clip:
     """A stretch of audio in a corpus, with its text.

@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from whispertune.clip import SAMPLE_RATE, Clip
+from whispertune.clip import SAMPLE_RATE, Clip, counted
 from whispertune.corpus import Corpus
 from whispertune.data.general import ABOUT, general_speech
 from whispertune.data.segment import snr_db
@@ -110,7 +110,8 @@ class Job:
         out = len(self.corpus.rejected) + len(self.left_out)
         speaking = f", {speakers} speakers" if speakers > 1 else ""
         leaving = f"; {out} left out (rejected.jsonl, left_out.txt)" if out else ""
-        self.emit(line("check", f"{len(train_clips)} clips to train on, {_span(minutes)}{speaking}{leaving}"))
+        clips = counted(len(train_clips), "clip")
+        self.emit(line("check", f"{clips} to train on, {_span(minutes)}{speaking}{leaving}"))
         for named in lines[:SHOWN_FINDINGS]:
             self.emit(warning(f"left out: {named}"))
         if len(lines) > SHOWN_FINDINGS:
@@ -138,7 +139,7 @@ class Job:
         plan, train = self.plan, self.recipe.train
         text = (
             f"{_METHODS[train.method]} · {plan.device} {plan.precision}, {plan.reasons['precision']}"
-            f" · {plan.speech_per_step_s:.0f} s of speech a step · {plan.steps} steps"
+            f" · {plan.speech_per_step_s:.0f} s of speech a step · {counted(plan.steps, 'step')}"
             f" ({plan.steps / plan.steps_per_pass:.1f} passes) · learning rate {plan.learning_rate:g}"
         )
         self.emit(line("plan", text))
@@ -472,7 +473,8 @@ class Job:
         parts = []
         for name, score in scores.items():
             wer = "undefined" if score["wer"] is None else f"{score['wer']:.1f} %"
-            parts.append(f"{wer} WER on {name} ({score['clips']} clips, {score['reference_words']} words)")
+            clips, words = counted(score["clips"], "clip"), counted(score["reference_words"], "word")
+            parts.append(f"{wer} WER on {name} ({clips}, {words})")
         self.emit(line(label, " · ".join(parts)))
 
     def _training_line(self, progress: Progress) -> str:

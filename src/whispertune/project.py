@@ -1,5 +1,6 @@
 """What the user set, in one recipe: defaults, `whispertune.toml`, a recipe file, options, `--set`."""
 
+import os
 import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -46,11 +47,13 @@ def require_model_and_corpus(chosen: Recipe) -> None:
 def _project_defaults() -> dict[str, Any]:
     """What whispertune.toml says, by recipe key."""
     path = Path(PROJECT_FILE)
-    if not path.is_file():
+    if not os.path.lexists(path):
         return {}
+    if not path.is_file():
+        raise UsageError(f"{PROJECT_FILE} is no file", "move away what has its name here")
     try:
-        found = tomllib.loads(path.read_text("utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        found = tomllib.loads(path.read_text("utf-8-sig"))
+    except (ValueError, RecursionError) as error:
         raise UsageError(f"{PROJECT_FILE} is not TOML: {error}", 'for example: model = "tiny.en"') from None
     for key in found:
         if key not in PROJECT_KEYS:

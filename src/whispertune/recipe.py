@@ -93,7 +93,7 @@ class TrainSection(_Section):
         description="Share of the updates in which the rate rises from 0; then it falls to 0.",
     )
     weight_decay: float = Field(
-        0.0, ge=0, description="1/update. 0 as in OpenAI's own fine-tuning; few passes need none."
+        0.0, ge=0, le=1, description="1/update. 0 as in OpenAI's own fine-tuning; few passes need none."
     )
     clip_norm: float = Field(
         1.0,
@@ -142,7 +142,7 @@ class TrainSection(_Section):
         description="Dev evaluations without a better one after which training stops: two passes. 0: never.",
     )
     max_minutes: float | None = Field(None, gt=0, description="Minutes after which training saves and ends.")
-    seed: int = Field(1, ge=0, description="Order of the data, and every random number.")
+    seed: int = Field(1, ge=0, le=1_000_000_000, description="Order of the data, and every random number.")
 
 
 class WindowsSection(_Section):
@@ -274,7 +274,7 @@ class Recipe(_Section):
         """
         try:
             tree = tomllib.loads(text)
-        except tomllib.TOMLDecodeError as error:
+        except (ValueError, RecursionError) as error:
             raise UsageError(f"{where} is not TOML: {error}", _TEMPLATE) from None
         for section, values in tree.items():
             known = "sections: " + ", ".join(f"[{name}]" for name in Recipe.model_fields)
@@ -347,7 +347,7 @@ def load(path: Path) -> Recipe:
         UsageError: the file cannot be read, or `from_toml` refuses it.
     """
     try:
-        return Recipe.from_toml(path.read_text("utf-8"), str(path))
+        return Recipe.from_toml(path.read_text("utf-8-sig"), str(path))
     except UnicodeDecodeError as error:
         raise UsageError(f"the recipe {path} is not a text in UTF-8: {error.reason}") from None
     except OSError as error:
@@ -359,7 +359,7 @@ def _from_text(value: str) -> Any:
         return None
     try:
         read = tomllib.loads(f"v = {value}")["v"]
-    except tomllib.TOMLDecodeError:
+    except (ValueError, RecursionError):
         return value
     # 2024-05-01 is TOML for a day; here it can only be a name.
     return value if isinstance(read, (datetime.date, datetime.time)) else read
@@ -386,8 +386,13 @@ def _validated(tree: dict[str, Any], where: str) -> Recipe:
         key = ".".join(str(part) for part in first["loc"][:2])
         knob = next(knob for knob in keys() if knob.key == key)
         raise UsageError(
-            f"{where}: {key} = {first['input']!r}; expected {knob.kind}", f"{key}: {knob.description}"
+            f"{where}: {key} = {_short(first['input'])}; expected {knob.kind}", f"{key}: {knob.description}"
         ) from None
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:79]}…"
 
 
 def to_toml_value(value: Any) -> str:

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
-from whispertune.clip import Finding
+from whispertune.clip import Finding, counted
 from whispertune.errors import Stopped, WhispertuneError
 from whispertune.run import Event
 
@@ -183,10 +183,8 @@ def _printable(text: str) -> str:
 
 def show_import(terminal: Terminal, summary: Any) -> None:
     rejected = sum(summary.rejected.values())
-    terminal.line(
-        "import",
-        f"{summary.rows} rows = {summary.kept} kept + {rejected} rejected, {summary.duration_s / 60:.1f} min",
-    )
+    rows, minutes = counted(summary.rows, "row"), summary.duration_s / 60
+    terminal.line("import", f"{rows} = {summary.kept} kept + {rejected} rejected, {minutes:.1f} min")
     if rejected:
         kinds = ", ".join(f"{count} {reason.replace('_', ' ')}" for reason, count in summary.rejected.items())
         named = [finding for finding in summary.findings if finding.severity == "reject"]
@@ -200,7 +198,7 @@ def show_import(terminal: Terminal, summary: Any) -> None:
         kinds = ", ".join(f"{count} {reason.replace('_', ' ')}" for reason, count in of_clips.most_common())
         terminal.line("", f"{kinds}: whispertune check {summary.corpus} says which")
     shares = ", ".join(
-        f"{name} {summary.split_clips[name]} clips, {seconds / 60:.1f} min"
+        f"{name} {counted(summary.split_clips[name], 'clip')}, {seconds / 60:.1f} min"
         for name, seconds in summary.split_s.items()
     )
     terminal.line("split", f"{shares}. {summary.split}")
@@ -246,8 +244,9 @@ def scores_line(scores: Mapping[str, Any]) -> str:
     def shown(value: float | None) -> str:
         return "undefined" if value is None else f"{value:.1f} %"
 
+    words = counted(scores["reference_words"], "word")
     return (
-        f"{shown(scores['wer'])} WER · {shown(scores['cer'])} CER · {scores['reference_words']} words, "
+        f"{shown(scores['wer'])} WER · {shown(scores['cer'])} CER · {words}, "
         f"{scores['substitutions']} wrong, {scores['deletions']} missing, {scores['insertions']} too many · "
-        f"{scores['loops']} loops"
+        f"{counted(scores['loops'], 'loop')}"
     )

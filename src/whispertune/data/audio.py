@@ -14,7 +14,7 @@ from pathlib import Path
 import av
 import numpy as np
 
-from whispertune.clip import SAMPLE_RATE, Finding
+from whispertune.clip import SAMPLE_RATE, Finding, counted
 from whispertune.errors import DataError
 
 FULL_SCALE = 32_768
@@ -32,8 +32,8 @@ READABLE = "WAV, FLAC, MP3, Ogg, Opus, M4A, WebM, MP4, AIFF and what else FFmpeg
 
 
 class NotAudio(DataError):
-    """A file that gives no samples. `reason`: missing, empty_file, undecodable, no_audio_stream or
-    no_samples."""
+    """A file that gives no samples. `reason`: missing, empty_file, undecodable, no_audio_stream,
+    no_samples or unreadable."""
 
     def __init__(self, reason: str, what: str, hint: str = "") -> None:
         super().__init__(what, hint)
@@ -65,12 +65,16 @@ def decode(source: Path | bytes, name: str = "") -> Decoded:
     and a header with no samples behind it; its `reason` is the short name of the kind.
     """
     name = name or (str(source) if isinstance(source, Path) else "audio")
-    if isinstance(source, Path) and not source.is_file():
-        raise NotAudio("missing", f"{name}: no such file")
-    size = len(source) if isinstance(source, bytes) else source.stat().st_size
-    if size == 0:
-        raise NotAudio("empty_file", f"{name}: the file is empty (0 bytes)")
-    planes, rate, channels, declared_s, errors = _read(source, name, size)
+    try:
+        if isinstance(source, Path) and not source.is_file():
+            raise NotAudio("missing", f"{name}: no such file")
+        size = len(source) if isinstance(source, bytes) else source.stat().st_size
+        if size == 0:
+            raise NotAudio("empty_file", f"{name}: the file is empty (0 bytes)")
+        planes, rate, channels, declared_s, errors = _read(source, name, size)
+    except OSError as error:
+        hint = "may you read it, and is its disk sound?"
+        raise NotAudio("unreadable", f"{name}: cannot be read: {error.strerror}", hint) from error
     if not planes.size:
         raise NotAudio("no_samples", f"{name}: no samples in it: it is no audio, or cut behind its header")
     samples, findings = _one_channel(planes, name)
@@ -263,9 +267,8 @@ def _compare(duration_s: float, declared_s: float | None, errors: int, name: str
 
 
 def _damaged(name: str, duration_s: float, errors: int) -> Finding:
-    return Finding(
-        "warn", name, "damaged", f"{errors} damaged packets skipped; {duration_s:.2f} s could be decoded"
-    )
+    skipped = counted(errors, "damaged packet")
+    return Finding("warn", name, "damaged", f"{skipped} skipped; {duration_s:.2f} s could be decoded")
 
 
 @dataclass(frozen=True, slots=True)

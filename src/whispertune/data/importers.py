@@ -1,6 +1,7 @@
 """`import`: any source to a corpus. Every row of the source is either in the corpus or named in
 `rejected.jsonl`."""
 
+import contextlib
 import dataclasses
 import hashlib
 import itertools
@@ -27,6 +28,7 @@ from whispertune.data.split import RATIOS, split_clips
 from whispertune.data.text import clean_text
 from whispertune.data.validate import check_audio, check_clips, check_fit
 from whispertune.errors import DataError, UsageError
+from whispertune.scoring.languages import whisper_code
 
 END_TOLERANCE_S = 0.1
 """A segment's end may lie this far behind the recording's: times are rounded, and encoders cut the last
@@ -87,7 +89,9 @@ def read_source(
         raise DataError(
             f"{source} is a corpus already, not a source", f"use it as it is: whispertune check {source}"
         )
-    elif path.is_file():
+    elif not path.is_dir():
+        if not path.is_file():
+            raise DataError(f"{source} is neither a folder nor a file", "give a folder or a Parquet file")
         if path.suffix != ".parquet":
             raise DataError(
                 f"{source} is a file, and not Parquet",
@@ -121,12 +125,17 @@ def import_source(
 ) -> ImportSummary:
     """Decode every row once into a corpus at `to`, checked and split.
 
-    `language` (a code such as `cs`) is for rows whose source names none. With `replace` a corpus at
-    `to` gives way, and clips that it held keep their side of the split. Raises DataError for a source that
+    `language` (a code or English name of Whisper's) is for rows whose source names none. With `replace` a
+    corpus at `to` gives way, and clips that it held keep their side of the split. Raises UsageError for a
+    language that Whisper lacks, DataError for a source that holds the corpus or that
     cannot be read or none of whose rows can be used, and what `CorpusWriter` raises.
     """
     if ratios not in RATIOS:
         raise UsageError(f"ratios '{ratios}' are not known", f"use {' or '.join(RATIOS)}")
+    if Path(source).resolve() in Path(to).resolve().parents:
+        raise DataError(
+            f"the corpus {to} would lie inside its source {source}", "name a folder beside the source"
+        )
     opened = read_source(source, streaming=streaming, limit=limit, speaker_column=speaker_column)
     return import_rows(
         opened,
@@ -153,6 +162,7 @@ def import_rows(
 ) -> ImportSummary:
     """`import_source` for a source that is open already; `source` is what errors call it."""
     to = Path(to)
+    language = whisper_code(language) if language else None
     existing: dict[str, Split] = {}
     if replace and is_corpus(to):
         existing = {clip.id: clip.split for clip in Corpus.open(to).clips}
@@ -204,8 +214,9 @@ def _estimate(source: Source) -> tuple[int, Iterable[Row]]:
     size = duration_s = 0.0
     for audio in (row.audio for row in heads):
         if audio is not None and (seconds := declared_seconds(audio)):
-            size += len(audio) if isinstance(audio, bytes) else audio.stat().st_size
-            duration_s += seconds
+            with contextlib.suppress(OSError):  # decoding it says what is wrong
+                size += len(audio) if isinstance(audio, bytes) else audio.stat().st_size
+                duration_s += seconds
     if not size or source.bytes is None:
         return 0, rows
     return int(source.bytes / size * duration_s * SAMPLE_RATE * SAMPLE_BYTES), rows
@@ -289,7 +300,10 @@ def _judge(
     findings = check_audio(name, decoded.samples[start:end])
     text, about_text = clean_text(row.text, name)
     findings += about_text
-    code = _language(row.language) or _language(language)
+    try:
+        code = whisper_code(row.language) if row.language else language
+    except UsageError as error:
+        return reject("unknown_language", f"{error.what}; {error.hint}")
     if all(f.severity != "reject" for f in findings):
         findings += check_fit(name, text, end - start, code)
     if wrong := next((f for f in findings if f.severity == "reject"), None):
@@ -322,11 +336,6 @@ def _extra(columns: Mapping[str, str]) -> dict[str, str]:
             name = f"source_{name}"
         renamed[name] = value
     return renamed
-
-
-def _language(value: str | None) -> str | None:
-    """`en-US`, `EN_us` → `en`."""
-    return value.strip().lower().replace("_", "-").split("-")[0] or None if value else None
 
 
 def _nothing(source: str | Path, rejected: list[Finding]) -> tuple[str, str]:

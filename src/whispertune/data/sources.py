@@ -4,6 +4,7 @@ A folder with a metadata file, Parquet, a folder that `datasets` saved, a data s
 """
 
 import csv
+import io
 import json
 import os
 import re
@@ -33,6 +34,7 @@ SPLIT_NAMES: dict[str, Split] = {
     "test": "test",
 }
 _SPLIT_FILE = re.compile(r"^(train|training|dev|validation|valid|val|test)(?=$|[-_.])")
+csv.field_size_limit(2**31 - 1)  # other columns may be long; a quotation mark left open is found all the same
 _BATCH_ROWS = 64
 """Rows of Parquet in memory at a time: each holds a file's bytes."""
 
@@ -123,25 +125,39 @@ def _folder_rows(folder: Path, path: Path, speaker_column: str | None) -> Iterat
 
 def _records(path: Path) -> Iterator[tuple[int, dict[str, Any] | str]]:
     """`(line, columns)` of each row, or `(line, what is wrong with it)`."""
+    raw = path.read_bytes()
     try:
-        with path.open(encoding="utf-8-sig", newline="") as file:
-            if path.suffix == ".jsonl":
-                for line, text in enumerate(file, 1):
-                    if text.strip():
-                        yield line, _json_record(text)
-                return
-            head = file.readline()
-            file.seek(0)
-            delimiter = "\t" if path.suffix == ".tsv" else ";" if head.count(";") > head.count(",") else ","
-            reader = csv.DictReader(file, delimiter=delimiter, strict=True)
-            for record in reader:
-                yield reader.line_num, _csv_record(record, len(reader.fieldnames or ()))
+        # Spreadsheets save "Unicode text" as UTF-16.
+        file = io.StringIO(raw.decode("utf-16" if raw[:2] in _UTF_16 else "utf-8-sig"), newline="")
     except UnicodeDecodeError as error:
-        raise DataError(f"{path} is not UTF-8 text (byte {error.start})", "save it again as UTF-8") from error
+        line = raw[: error.start].count(b"\n") + 1
+        what = f"{path}:{line} is not UTF-8 text (byte {raw[error.start]:#04x})"
+        raise DataError(what, "save it again as UTF-8") from error
+    if path.suffix == ".jsonl":
+        for line, text in enumerate(file, 1):
+            if text.strip():
+                yield line, _json_record(text)
+        return
+    head = file.readline()
+    file.seek(0)
+    delimiter = "\t" if path.suffix == ".tsv" else ";" if head.count(";") > head.count(",") else ","
+    reader = csv.DictReader(file, delimiter=delimiter, strict=True)
+    try:
+        _refuse_twice(reader.fieldnames or (), f"{path}:1")
+        for record in reader:
+            yield reader.line_num, _csv_record(record, len(reader.fieldnames or ()))
     except csv.Error as error:
-        raise DataError(
-            f"{path} cannot be read as a table: {error}", "is a quotation mark left open?"
-        ) from error
+        what = f"{path}:{reader.line_num + 1} cannot be read as a table: {error}"
+        raise DataError(what, "is a quotation mark left open?") from error
+
+
+_UTF_16 = (b"\xff\xfe", b"\xfe\xff")
+
+
+def _refuse_twice(names: Iterable[str], where: str) -> None:
+    names = list(names)
+    if twice := next((name for name in names if name and names.count(name) > 1), None):
+        raise DataError(f"{where}: the column '{twice}' is there {names.count(twice)} times", "rename one")
 
 
 def _json_record(text: str) -> dict[str, Any] | str:
@@ -149,6 +165,8 @@ def _json_record(text: str) -> dict[str, Any] | str:
         record = json.loads(text)
     except ValueError as error:
         return f"not JSON: {error}"
+    except RecursionError:
+        return "not JSON: nested too deeply"
     return record if isinstance(record, dict) else f"a JSON {type(record).__name__}, not an object"
 
 
@@ -171,6 +189,7 @@ class _Columns:
 
     def find(self, names: Iterable[str], where: str) -> None:
         names = list(names)
+        _refuse_twice(names, where)
         listed = ", ".join(str(n) for n in names)
         self.text = next((n for n in TEXT_COLUMNS if n in names), None)
         if self.audio not in names:
@@ -197,7 +216,7 @@ class _Columns:
             language=_string(record.get("language")),
             split=_string(record.get("split")),
             extra={
-                str(key): value
+                _whole(str(key)): value
                 for key, raw in record.items()
                 if key not in own and not isinstance(raw, bytes) and (value := _string(raw)) is not None
             },
@@ -206,20 +225,31 @@ class _Columns:
             finding = Finding("reject", where.rpartition("/")[2], "bad_row", f"no {self.audio} in this row")
             return replace(row, file_name=finding.file_name, problem=finding)
         try:
-            return replace(row, start_s=_seconds(record.get("start")), end_s=_seconds(record.get("end")))
+            return replace(row, start_s=_seconds(record, "start"), end_s=_seconds(record, "end"))
         except ValueError as error:
-            return replace(row, problem=Finding("reject", name, "bad_times", f"start and end: {error}"))
+            return replace(row, problem=Finding("reject", name, "bad_times", str(error)))
 
 
 def _string(value: Any) -> str | None:
     if value is None:
         return None
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
-    return text if text.strip() else None
+    return _whole(text) if text.strip() else None
 
 
-def _seconds(value: Any) -> float | None:
-    return None if value is None or value == "" else float(value)
+def _whole(text: str) -> str:
+    """Without halves of characters, which JSON can escape and no file can hold."""
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
+def _seconds(record: Mapping[str, Any], name: str) -> float | None:
+    value = record.get(name)
+    if value is None or value == "":
+        return None
+    try:
+        return float(value)
+    except (ValueError, TypeError, OverflowError):
+        raise ValueError(f"{name} = {str(value)[:40]!r} is no number of seconds") from None
 
 
 def place_audio(row: Row, folder: Path) -> Row:

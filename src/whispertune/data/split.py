@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from whispertune.clip import SAMPLE_RATE, Clip, Split
+from whispertune.clip import SAMPLE_RATE, Clip, Split, counted
 from whispertune.errors import DataError, UsageError
 
 MIN_GROUPS = 10
@@ -145,11 +145,12 @@ def _result(clips: Sequence[Clip], sides: list[Split], level: str, description: 
 
 
 def _describe(level: str, count: int, named: set[Split], carved: list[Split], apart: bool) -> str:
+    groups = counted(count, "group")
     how = {
-        "speaker": f"by speaker ({count} groups): nobody who is tested was trained on",
-        "recording": f"by recording ({count} groups): no recording is on two sides",
-        "block": f"by contiguous blocks of recordings ({count} groups): it speaks for these recordings",
-        "clip": f"by clip, equal sentences together ({count} groups): it speaks for these voices only",
+        "speaker": f"by speaker ({groups}): nobody who is tested was trained on",
+        "recording": f"by recording ({groups}): no recording is on two sides",
+        "block": f"by contiguous blocks of recordings ({groups}): it speaks for these recordings",
+        "clip": f"by clip, equal sentences together ({groups}): it speaks for these voices only",
     }[level]
     tail = "; dev is taken from train by clip" if apart else ""
     if named:

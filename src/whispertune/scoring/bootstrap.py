@@ -21,6 +21,9 @@ simulated test sets each; loops insert 30 to 200 words into 0.5 to 2 % of the cl
 
 What is left below 95 is loops: where one clip in a hundred inserts a hundred words, a small test set may hold
 none, and no resampling can know of what was not seen. That is one reason to show scores without loops beside.
+`benchmarks/coverage.py` measures the same on the errors of real clips.
+
+**p-values** are shares of the draws up to the interval's end, and beyond it no smaller than Student's t says.
 """
 
 import itertools

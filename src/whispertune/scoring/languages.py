@@ -1,7 +1,9 @@
 """Whisper's languages by name: OpenAI's API writes `english` where everything else writes `en`."""
 
+import difflib
 from functools import cache
 
+from whispertune.errors import UsageError
 from whispertune.scoring.normalize import normalizer_for
 
 _NAMES = """
@@ -29,3 +31,19 @@ def language_code(name: str) -> str:
     code = _CODES.get(name.strip().lower(), name.strip())
     normalizer_for(code)
     return code
+
+
+@cache
+def whisper_code(name: str) -> str:
+    """Whisper's code for a code, a tag or an English name: `en` for `EN`, `en-US` and `English`.
+
+    Raises UsageError, with the nearest, for a language that Whisper lacks.
+    """
+    word = name.strip().lower().replace("_", "-")
+    known = {**{code: code for code in _CODES.values()}, **_CODES}
+    for each in (word, word.replace("-", " "), word.partition("-")[0]):
+        if each in known:
+            return known[each]
+    near = difflib.get_close_matches(word, known, 1, 0.4)
+    hint = f"did you mean {near[0]}?" if near else "give a code such as cs, or an English name such as czech"
+    raise UsageError(f"Whisper has no language '{name}'", hint)

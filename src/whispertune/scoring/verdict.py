@@ -17,7 +17,7 @@ interval excludes 0.
 **Beside a goal that shows nothing** they are tried at a tenth of that. The goal's interval has then spent the
 5 % in which chance may speak, either way, and 2.5 % of failures for nothing would come on top. A goal that is
 decided hands its share on (the fallback procedure of Wiens 2003): a gain is guarded at the full 2.5 %. So a
-verdict other than "no measurable difference" where there is none stays near 5 % in all
+verdict other than "no measurable difference" where there is none stays near the goal's own 5 %
 (`benchmarks/coverage.py`), and every interval shown is a 95 % one.
 """
 
