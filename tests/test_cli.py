@@ -610,7 +610,7 @@ def test_runs(whispertune: Command, elsewhere: Path):
     assert whispertune("runs", "show", "runs/begun", "--json").json["state"] == "unfinished"
     said = whispertune("runs", "show", "runs/damaged")
     assert said.code == 1 and said.error() == (
-        "runs/damaged/recipe.toml has no key 'train.no_such_key'",
+        "runs/damaged/recipe.toml: there is no recipe key 'train.no_such_key'",
         "put recipe.toml back as it was, or: whispertune runs rm runs/damaged",
     )
     said = whispertune("runs", "show", "runs/none")
