@@ -728,3 +728,10 @@ def test_a_corpus_inside_its_source_and_a_pipe_as_source_are_refused(tmp_path: P
     with pytest.raises(DataError) as caught:
         import_source(tmp_path / "pipe", tmp_path / "c")
     assert caught.value.what == f"{tmp_path / 'pipe'} is neither a folder nor a file"
+
+
+def test_a_pipe_called_parquet_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "clips.parquet")
+    with pytest.raises(DataError) as caught:
+        read_source(tmp_path)
+    assert caught.value.what == f"{tmp_path} has no metadata.csv, metadata.tsv or metadata.jsonl"

@@ -20,6 +20,7 @@ from whispertune.data.sources import (
     Source,
     is_saved,
     metadata_of,
+    parquet_in,
     read_folder,
     read_parquet,
     read_saved,
@@ -100,7 +101,7 @@ def read_source(
         opened = read_parquet(path, speaker_column)
     elif is_saved(path):
         opened = read_saved(path, speaker_column)
-    elif metadata_of(path) is None and next(path.rglob("*.parquet"), None):
+    elif metadata_of(path) is None and parquet_in(path):
         opened = read_parquet(path, speaker_column)
     else:
         opened = read_folder(path, speaker_column)

@@ -296,7 +296,7 @@ def read_parquet(source: Path, speaker_column: str | None = None, files: list[Pa
 
     `files` names the ones meant, where not all in the folder are.
     """
-    files = files or ([source] if source.is_file() else sorted(source.rglob("*.parquet")))
+    files = files or ([source] if source.is_file() else parquet_in(source))
     tables: list[Table] = []
     total = 0
     for path in files:
@@ -307,6 +307,11 @@ def read_parquet(source: Path, speaker_column: str | None = None, files: list[Pa
             raise DataError(f"{inside} cannot be read as Parquet: {error}") from error
         tables.append((batches(path), inside.as_posix(), split_in(inside), path.parent))
     return Source(table_rows(tables, speaker_column), total, sum(path.stat().st_size for path in files))
+
+
+def parquet_in(folder: Path) -> list[Path]:
+    """Opening what is no file, such as a pipe, would wait for ever."""
+    return sorted(path for path in folder.rglob("*.parquet") if path.is_file())
 
 
 def split_in(path: Path | PurePosixPath) -> str | None:
